@@ -1,0 +1,44 @@
+# Safepost's chores. Bare `make` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint types fast core-coverage clean
+
+help: ## list the chores
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## make .venv with everything in it, the safepost command too
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: setup ## play scenarios S1-S13 through real sockets on the embedded store
+	@$(BIN)/safepost demo
+
+test: setup ## every test
+	$(PYTEST) -n auto
+
+check: setup lint types fast ## lint, types and the fast tests, under a minute
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+fast: setup
+	$(PYTEST) -n auto -m 'not slow'
+
+core-coverage: setup ## branch coverage of core, from core's own tests; fails under 100 %
+	$(BIN)/coverage run -m pytest tests/core -p no:xdist
+	$(BIN)/coverage report --fail-under=100 --show-missing --skip-covered
+
+clean: ## remove what make made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Safepost: an outbound HTTP resilience proxy for payments."""

@@ -1,0 +1,1 @@
+"""The pure core: values and functions; nothing here waits, reads a clock or knows a library."""

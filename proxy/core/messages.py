@@ -1,0 +1,485 @@
+"""What the driver tells the guard (events), what the guard orders (commands), and what happened (facts).
+
+Exactly one command is outstanding per call; when it is `Reply`, the call is over. Instants named `at_ms` and
+`*_until_ms` here are monotonic milliseconds of this process, never the wall clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proxy.core.http import Response, WireResult
+from proxy.core.model import (
+    Fence,
+    Fingerprint,
+    Handle,
+    Key,
+    Knowledge,
+    Operation,
+    OperationId,
+    Outcome,
+    Scope,
+    Seen,
+    State,
+    StoredAnswer,
+)
+from proxy.core.problem import Problem
+from proxy.core.rules import Route
+
+
+@dataclass(frozen=True, slots=True)
+class SeqKey:
+    """An injected key whose `{seq}` only the store can fill in (K3): `before` + number + `after`."""
+
+    before: str
+    after: str
+    length_max: int = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One call, understood: who it is about and what identifies it. Holds no body and no credential.
+
+    `fingerprints` holds one for each secret that records may have been made with, the current one first.
+    """
+
+    scope: Scope
+    route: Route
+    method: str
+    path: str
+    key: Key | SeqKey
+    key_injected: bool
+    fingerprints: tuple[Fingerprint, ...]
+    subject: Handle | None = None
+    twin: Handle | None = None
+    handles: tuple[Handle, ...] = ()
+    resource_id: str | None = None
+    amount: int | None = None
+    currency: str | None = None
+    request_id: str = ""
+
+
+# --- events -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The call was understood and is about to be claimed."""
+
+    claim: Claim
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The store made this call the leader; attempt `operation.attempt_count` is recorded."""
+
+    operation: Operation
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Another call leads a run of the same key and fingerprint."""
+
+    operation: Operation
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The operation is executed or pending: there is nothing to claim."""
+
+    operation: Operation
+    failure_is_due: bool  # K3: a definite failure that no caller was given yet
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicting:
+    """The key is bound to other business fields (P2). Names them, never their values."""
+
+    operation: Operation
+    fields: tuple[str, ...]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Another key's operation holds the subject (U1); `twin`: a same-amount refund does."""
+
+    holder: Operation
+    twin: bool
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyExpired:
+    """The platform may have forgotten the key; nothing may be sent for it (P9)."""
+
+    operation: Operation
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """The store did not do the outstanding step, or did not say that it did."""
+
+    detail: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """What came of a `Send`. `wall_ms` is the instant of its end, for HTTP dates and the record."""
+
+    result: WireResult
+    at_ms: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """The wait is over and another attempt may start."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRefused:
+    """The retry budget, the breaker or a drain allows no further attempt (R7, O3)."""
+
+    reason: str  # budget | breaker | drain
+    at_ms: int
+    retry_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecorded:
+    """The next attempt is durable and may be sent."""
+
+    operation: Operation
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The run may start no attempt: its fence is old, or evidence settled the operation meanwhile (U4)."""
+
+    operation: Operation
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The settle was written; `operation` is the record as it now is."""
+
+    operation: Operation
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettleRefused:
+    """The store kept what it had: the fence is old, or the ledger knows better (P5)."""
+
+    operation: Operation
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The claim was taken back unused; `operation` is the record as before it, None if there was none."""
+
+    operation: Operation | None
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run that this follower waited for ended; `answer` is what its leader's caller got."""
+
+    operation: Operation
+    answer: StoredAnswer
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunGone:
+    """The run that this follower waited for left no answer (dead leader, other fence): judge again (P4)."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitTimedOut:
+    """`wait_timeout` passed and the run still goes on."""
+
+    operation: Operation
+    at_ms: int
+
+
+Event = (
+    Began
+    | Reserved
+    | Running
+    | Recorded
+    | Conflicting
+    | Blocked
+    | KeyExpired
+    | StoreFailed
+    | AttemptEnded
+    | Woke
+    | RetryRefused
+    | AttemptRecorded
+    | Superseded
+    | Settled
+    | SettleRefused
+    | Withdrawn
+    | RunEnded
+    | RunGone
+    | WaitTimedOut
+)
+
+
+# --- commands -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Claim the operation and record its next attempt, in one durable step."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send attempt `n`. No first byte after `not_after_ms`. `key` goes out in the key header."""
+
+    n: int
+    key: Key
+    timeout_ms: int
+    not_after_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Forward once, without lease or retry: a repeat of what is recorded (P6), or the store is down (D3).
+
+    Concurrent repeats with the same `share` in one process share one attempt; None shares with nobody.
+    """
+
+    key: Key
+    timeout_ms: int
+    share: OperationId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait until the instant, then ask the budget and the breaker for one more attempt."""
+
+    until_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAttempt:
+    """Record that the attempt before ended as `ended` and that the next one begins."""
+
+    operation: Operation
+    ended: AttemptNote
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptNote:
+    """How an attempt ended, for the record."""
+
+    outcome: Outcome
+    status: int | None
+    code: str | None
+    detail: str
+    ended_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Write how the run ended. `seen` is the platform's object where one was answered."""
+
+    operation: Operation
+    state: State
+    ended: AttemptNote | None
+    answer: StoredAnswer | None
+    seen: Seen | None
+    released: bool = False
+    answer_is_repeat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Take back a claim that sent nothing."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for the end of the run with this fence, at most until the instant."""
+
+    operation: Operation
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What H8 says about the answer. None leaves the header out."""
+
+    knowledge: Knowledge | None = None
+    attempts: int | None = None
+    operation: OperationId | None = None
+    key: Key | None = None
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The caller's answer; the call is over.
+
+    `confirm_delivery`: when the last byte is written to an open connection, tell the store that the failure of
+    this operation was given to a caller (K3).
+    """
+
+    answer: Response | Problem
+    marks: Marks
+    confirm_delivery: OperationId | None = None
+    location: OperationId | None = None
+
+
+Command = Reserve | Send | Repeat | Sleep | RecordAttempt | Settle | Withdraw | Wait | Reply
+
+
+# --- facts --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFinished:
+    """An attempt ended. `reason` is the wire's word for it, or the platform's error code."""
+
+    operation: OperationId | None
+    route: str
+    key: Key
+    n: int
+    outcome: Outcome
+    reason: str
+    status: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPlanned:
+    route: str
+    operation: OperationId
+    n: int
+    reason: str
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BecameUnknown:
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class BecameKnown:
+    """An operation settled; `by` is answer, lookup, event, late_answer or person."""
+
+    operation: Operation
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collapsed:
+    """A concurrent same-key call was answered with another call's run."""
+
+    route: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    route: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictFound:
+    route: str
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GuardBlocked:
+    """The unknown-guard refused another key; `prevented` names what it prevented."""
+
+    route: str
+    twin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeConflict:
+    """Two pieces of evidence disagree, or evidence overrides what was told or settled by hand."""
+
+    operation: Operation
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SentUnrecorded:
+    """A call was forwarded while the store was down (D3)."""
+
+    route: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTakenOver:
+    """A dead leader's operation was taken over with the same key (P5)."""
+
+    operation: OperationId
+    route: str
+
+
+@dataclass(frozen=True, slots=True)
+class SensitiveKey:
+    """A key or subject looks like a card number or an e-mail address (K5); `what` is card or email."""
+
+    route: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerDisagreed:
+    """A write was refused because the ledger had moved on (P5)."""
+
+    operation: OperationId
+    route: str
+    fence: Fence
+
+
+Fact = (
+    AttemptFinished
+    | RetryPlanned
+    | BecameUnknown
+    | BecameKnown
+    | Collapsed
+    | Replayed
+    | ConflictFound
+    | GuardBlocked
+    | OutcomeConflict
+    | SentUnrecorded
+    | LeaseTakenOver
+    | SensitiveKey
+    | LedgerDisagreed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the guard orders next, and what its decision made true."""
+
+    command: Command
+    facts: tuple[Fact, ...] = ()

@@ -1,0 +1,188 @@
+"""The ports: what the driver and the resolver ask of the world. Adapters implement them; `app` joins them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from proxy.core.http import Headers, RequestHead, Response, WireRequest, WireResult
+
+
+class Clock(Protocol):
+    """Time, in integer milliseconds. Nothing else in the product reads a clock."""
+
+    def monotonic_ms(self) -> int:
+        """For durations and deadlines inside this process; never steps."""
+        ...
+
+    def boot_ms(self) -> int:
+        """Since the machine booted, suspend included: comparable across processes of one boot (D1)."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Since the Unix epoch: for records, people and the lookup schedule; may step."""
+        ...
+
+    def boot_id(self) -> str:
+        """Which boot of which machine `boot_ms` counts from."""
+        ...
+
+
+class BodyTooLarge(Exception):
+    """The caller's body is larger than allowed. Nothing of it was forwarded."""
+
+
+class CallerGone(Exception):
+    """The caller's connection ended (or ran out of its time limits) before its request was whole."""
+
+
+class Exchange(Protocol):
+    """One call, seen from the listener: a request that is being read and the place for its answer.
+
+    Exactly one answer is given, by `reply` or by `begin`/`write`/`end`. A caller that has gone makes these
+    no-ops (`reply` and `end` then return False); it never raises, so that a call can run on without its
+    caller (H6).
+    """
+
+    head: RequestHead
+    peer: str
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the caller's connection still stands."""
+        ...
+
+    async def read_body(self, *, bytes_max: int) -> bytes:
+        """The whole body. Sends `100 Continue` first if the caller waits for it.
+
+        Raises: BodyTooLarge (also at once, from Content-Length), CallerGone.
+        """
+        ...
+
+    def body_chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes, with back-pressure: no more than one read buffer is held.
+
+        Raises: CallerGone.
+        """
+        ...
+
+    @property
+    def body_length(self) -> int | None:
+        """The body's declared length; None for chunked; 0 where the request has no body."""
+        ...
+
+    @property
+    def has_body_framing(self) -> bool:
+        """Whether the request said how long its body is (Content-Length, also 0, or chunked)."""
+        ...
+
+    async def reply(self, response: Response) -> bool:
+        """Answer with a whole response. True when its last byte was written to an open connection (K3)."""
+        ...
+
+    async def interim(self, status: int, headers: Headers) -> None:
+        """Pass on a 1xx (103 and the like) before the answer; dropped for HTTP/1.0 callers."""
+        ...
+
+    async def begin(
+        self,
+        status: int,
+        reason: bytes,
+        headers: Headers,
+        *,
+        body_length: int | None,
+        bodyless: bool,
+    ) -> None:
+        """Send a streamed answer's head.
+
+        Args: body_length: None means chunked (or until close, for HTTP/1.0).
+            bodyless: the answer has no body whatever its headers say (HEAD, 204, 304); `headers` may then hold
+            the platform's Content-Length and pass as they are.
+        """
+        ...
+
+    async def write(self, chunk: bytes) -> None:
+        """Send a piece of a streamed answer's body; waits while the caller reads slowly."""
+        ...
+
+    async def end(self, trailers: Headers = ()) -> bool:
+        """Finish a streamed answer. True when its last byte was written to an open connection."""
+        ...
+
+    def abort(self) -> None:
+        """Break the caller's connection so that a cut answer can't be taken for a whole one."""
+        ...
+
+
+CallHandler = Callable[[Exchange], Awaitable[None]]
+"""What the listener calls for each request head that is fit to be looked at."""
+
+
+class StreamSink(Protocol):
+    """Where a streamed upstream answer goes, piece by piece. `Exchange` fits."""
+
+    async def interim(self, status: int, headers: Headers) -> None: ...
+
+    async def begin(
+        self, status: int, reason: bytes, headers: Headers, *, body_length: int | None, bodyless: bool
+    ) -> None: ...
+
+    async def write(self, chunk: bytes) -> None: ...
+
+    async def end(self, trailers: Headers = ()) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """How a streamed exchange ended.
+
+    `result` is None when a final head reached the sink and the body ended well; otherwise how it failed.
+    `head_passed` tells whether the sink had been given a final head before that (then only `abort` is left).
+    """
+
+    status: int | None
+    result: WireResult | None
+    head_passed: bool
+
+
+class Upstream(Protocol):
+    """The platform, over HTTP. Never retries, never follows a redirect, never decodes a body."""
+
+    async def send(
+        self,
+        request: WireRequest,
+        *,
+        timeout_ms: int,
+        not_after_ms: int | None = None,
+        fresh: bool = False,
+        on_first_byte: Callable[[], None] | None = None,
+    ) -> WireResult:
+        """Send one attempt and read its whole answer.
+
+        Args: timeout_ms: from the first byte written to the answer's last (R5); connecting has its own limit.
+            not_after_ms: monotonic instant after which no first byte may be written: `NotSent(TOO_LATE)`.
+            fresh: open a connection of its own instead of taking an idle one.
+        """
+        ...
+
+    async def stream(
+        self,
+        head: WireRequest,
+        body: AsyncIterator[bytes] | None,
+        *,
+        body_length: int | None,
+        sink: StreamSink,
+        timeout_ms: int,
+        fresh: bool = False,
+    ) -> Streamed:
+        """Send a request whose body comes in pieces and pass the answer on in pieces, with back-pressure.
+
+        Args: head: its `body` is unused. body: None where the request has none. body_length: None means
+            chunked. timeout_ms: for the first byte of the answer, and between two reads of it.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close idle connections and refuse new work."""
+        ...

@@ -1,0 +1,1 @@
+"""A local payment platform that keeps the platform contract, with fault injection."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from proxy.core.http import Headers, RequestHead, Response, WireRequest, WireResult
+from proxy.core.model import Operation, OperationId
+from proxy.core.tables import Verb
+
+Answer = TypeVar("Answer")
 
 
 class Clock(Protocol):
@@ -185,4 +189,106 @@ class Upstream(Protocol):
 
     async def close(self) -> None:
         """Close idle connections and refuse new work."""
+        ...
+
+
+class StoreUnavailable(Exception):
+    """The store did not do a step, or did not say that it did. The message is fit for an operator.
+
+    `may_have_happened`: the step may be durable although its reply was lost; its owner reads it back or takes
+    it back before anything else is done (architecture section 4, step 3).
+    """
+
+    def __init__(self, message: str, *, may_have_happened: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_happened = may_have_happened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Which operations `find` lists, newest first unless `oldest_first`. None means any.
+
+    `cursor` is opaque, from the page before. `due_before_ms`: those whose next lookup is due (U2).
+    `lapsed`: in flight with a lease that is over (U6).
+    """
+
+    knowledge: str | None = None
+    subject: str | None = None
+    key: str | None = None
+    route: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    due_before_ms: int | None = None
+    lapsed: bool = False
+    oldest_first: bool = False
+    limit: int = 50
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of operations; `cursor` leads to the next one, None at the end."""
+
+    operations: tuple[Operation, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """The unresolved operations of one route, currency and knowledge, for the gauges of M1."""
+
+    route: str
+    knowledge: str
+    currency: str
+    count: int
+    amount: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """What start-up and readiness say of the store: warnings are legal but unsafe settings (D1, D5)."""
+
+    kind: str
+    detail: str
+    warnings: tuple[str, ...] = ()
+
+
+class Store(Protocol):
+    """The ledger, durable. Every method raises StoreUnavailable when the store can't answer in time."""
+
+    async def open(self) -> StoreReport:
+        """Connect, check or make the schema, read the settings that could lose claims."""
+        ...
+
+    async def close(self) -> None: ...
+
+    async def transact(self, verb: Verb[Answer]) -> Answer:
+        """Run the verb as one atomic, durable step. Verbs of one event-loop tick share one commit."""
+        ...
+
+    async def load(self, operation: OperationId) -> Operation | None:
+        """One operation by its id, as it now is."""
+        ...
+
+    async def find(self, query: Query) -> Page: ...
+
+    async def wait(self, operation: Operation, *, timeout_ms: int) -> Operation | None:
+        """Wait until the run with this fence is no longer in flight under a living lease, or time is up.
+
+        Returns the record as it now is (None: it is gone). Wakes at once for changes made in this process, and
+        by notification or poll for others'.
+        """
+        ...
+
+    async def holdings(self) -> tuple[Holdings, ...]: ...
+
+    async def purge(self, *, record_ms: dict[str, int]) -> int:
+        """Drop resolved operations that are older than their route's `record_ms` (P9); the number dropped."""
+        ...
+
+    async def ping(self) -> None: ...
+
+    def secrets(self) -> tuple[tuple[str, bytes], ...]:
+        """Fingerprint secrets as (id, secret), the current one first (P1). Known after `open`."""
         ...

@@ -1,7 +1,8 @@
 """What the driver tells the guard (events), what the guard orders (commands), and what happened (facts).
 
-Exactly one command is outstanding per call; when it is `Reply`, the call is over. Instants named `at_ms` and
-`*_until_ms` here are monotonic milliseconds of this process, never the wall clock.
+Exactly one command is outstanding per call; when it is `Reply`, the call is over. Each event reaches the guard
+with the monotonic instant of its happening (`Guard.step(event, now_ms)`); instants named `until_ms` and
+`not_after_ms` are of that clock, never the wall clock.
 """
 
 from __future__ import annotations
@@ -67,7 +68,6 @@ class Began:
     """The call was understood and is about to be claimed."""
 
     claim: Claim
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,6 @@ class Reserved:
     """The store made this call the leader; attempt `operation.attempt_count` is recorded."""
 
     operation: Operation
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,6 @@ class Running:
     """Another call leads a run of the same key and fingerprint."""
 
     operation: Operation
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,6 @@ class Recorded:
 
     operation: Operation
     failure_is_due: bool  # K3: a definite failure that no caller was given yet
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,6 @@ class Conflicting:
 
     operation: Operation
     fields: tuple[str, ...]
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,6 @@ class Blocked:
 
     holder: Operation
     twin: bool
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +113,6 @@ class KeyExpired:
     """The platform may have forgotten the key; nothing may be sent for it (P9)."""
 
     operation: Operation
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +120,13 @@ class StoreFailed:
     """The store did not do the outstanding step, or did not say that it did."""
 
     detail: str
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """What came of a `Send`. `wall_ms` is the instant of its end, for HTTP dates and the record."""
+    """What came of a `Send` or a `Repeat`. `wall_ms` is the instant of its end, for HTTP dates and the record."""
 
     result: WireResult
-    at_ms: int
     wall_ms: int
 
 
@@ -142,15 +134,12 @@ class AttemptEnded:
 class Woke:
     """The wait is over and another attempt may start."""
 
-    at_ms: int
-
 
 @dataclass(frozen=True, slots=True)
 class RetryRefused:
     """The retry budget, the breaker or a drain allows no further attempt (R7, O3)."""
 
     reason: str  # budget | breaker | drain
-    at_ms: int
     retry_after_ms: int | None = None
 
 
@@ -159,7 +148,6 @@ class AttemptRecorded:
     """The next attempt is durable and may be sent."""
 
     operation: Operation
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +155,6 @@ class Superseded:
     """The run may start no attempt: its fence is old, or evidence settled the operation meanwhile (U4)."""
 
     operation: Operation
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +162,6 @@ class Settled:
     """The settle was written; `operation` is the record as it now is."""
 
     operation: Operation
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +169,6 @@ class SettleRefused:
     """The store kept what it had: the fence is old, or the ledger knows better (P5)."""
 
     operation: Operation
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +176,6 @@ class Withdrawn:
     """The claim was taken back unused; `operation` is the record as before it, None if there was none."""
 
     operation: Operation | None
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +184,11 @@ class RunEnded:
 
     operation: Operation
     answer: StoredAnswer
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class RunGone:
     """The run that this follower waited for left no answer (dead leader, other fence): judge again (P4)."""
-
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +196,6 @@ class WaitTimedOut:
     """`wait_timeout` passed and the run still goes on."""
 
     operation: Operation
-    at_ms: int
 
 
 Event = (
@@ -282,14 +262,6 @@ class Sleep:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordAttempt:
-    """Record that the attempt before ended as `ended` and that the next one begins."""
-
-    operation: Operation
-    ended: AttemptNote
-
-
-@dataclass(frozen=True, slots=True)
 class AttemptNote:
     """How an attempt ended, for the record."""
 
@@ -298,6 +270,14 @@ class AttemptNote:
     code: str | None
     detail: str
     ended_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAttempt:
+    """Record that the attempt before ended as `ended` and that the next one begins."""
+
+    operation: Operation
+    ended: AttemptNote
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +290,17 @@ class Settle:
     answer: StoredAnswer | None
     seen: Seen | None
     released: bool = False
-    answer_is_repeat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Write what a forwarded repeat showed: a definite answer that is not older than the record (P6)."""
+
+    operation: Operation
+    state: State
+    ended: AttemptNote
+    answer: StoredAnswer
+    seen: Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +343,7 @@ class Reply:
     location: OperationId | None = None
 
 
-Command = Reserve | Send | Repeat | Sleep | RecordAttempt | Settle | Withdraw | Wait | Reply
+Command = Reserve | Send | Repeat | Sleep | RecordAttempt | Settle | Update | Withdraw | Wait | Reply
 
 
 # --- facts --------------------------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ class Seen:
 
     status: str
     is_final: bool
+    is_failure: bool
     source: str  # answer | lookup | event | person
     seen_ms: int
     resource_id: str | None = None
@@ -204,6 +205,9 @@ class Operation:
     fence: Fence
     created_ms: int
     updated_ms: int
+    kind: str = ""  # prefix of the handle by resource id: `payment`, `refund_id`
+    acts_on_existing: bool = False  # confirm, cancel: the resource had a state before (U3)
+    tracked: bool = True  # looked up and counted as money (U2)
     key_injected: bool = False
     seq: int | None = None
     subject: Handle | None = None
@@ -229,6 +233,7 @@ class Operation:
     first_attempt_ms: int = 0
     last_attempt_end_ms: int | None = None
     answer: StoredAnswer | None = None
+    answer_before: StoredAnswer | None = None  # of the run before, for its followers (P4)
     newest: Seen | None = None
     baseline: Baseline = Baseline()
     lookups: Lookups = Lookups()

@@ -106,7 +106,7 @@ class ObjectRule:
     """Where the platform's object keeps what the ledger needs. Empty paths are not read.
 
     `statuses` maps each listed status; an unlisted one is not final. `any_is_executed`: any 2xx object is a
-    final answer (checkout sessions, R3).
+    final answer (checkout sessions, R3). `kind` is the prefix of the object's handle by id.
     """
 
     kind: str
@@ -126,7 +126,8 @@ class OutcomeRule:
     """One row of the outcome table; the first row that fits decides (R3).
 
     `codes` None fits any code, also none. `after_doubt` None fits both. `retry` None means by outcome (R4).
-    `passes`: an answer in doubt that may be handed to the caller unchanged (R8 b).
+    `passes`: an answer in doubt that may be handed to the caller unchanged (R8 b). `means`: the object status that
+    an executed answer without an object stands for (402 means `failed`).
     """
 
     outcome: Outcome
@@ -137,6 +138,7 @@ class OutcomeRule:
     after_doubt: bool | None = None
     retry: bool | None = None
     passes: bool = False
+    means: str | None = None
     header: tuple[bytes, bytes] | None = None
 
 

@@ -1,0 +1,290 @@
+"""Reserve: the one atomic step that decides whether a call may lead (architecture section 4, step 3).
+
+The lock is the lease on the record (owner, fence, until): lock and ledger can't disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from proxy.core import states
+from proxy.core.fingerprint import differing
+from proxy.core.keys import key_for, operation_id
+from proxy.core.messages import (
+    Blocked,
+    Claim,
+    Conflicting,
+    KeyExpired,
+    Recorded,
+    Reserved,
+    Running,
+    SeqKey,
+    Withdrawn,
+)
+from proxy.core.model import (
+    UNRESOLVED,
+    Attempt,
+    Fence,
+    Guard,
+    Key,
+    Now,
+    Operation,
+    OperationId,
+    Owner,
+    Scope,
+    State,
+    Subject,
+)
+from proxy.core.states import Move
+from proxy.core.tables import (
+    ATTEMPTS_KEPT,
+    Tables,
+    baseline_of,
+    holds_subject,
+    is_failure,
+    listed,
+    seen_now,
+)
+
+SEQ_MAX = 10_000  # submissions on one subject; payhub allows 3
+KEY_EXPIRY_MARGIN_MS = 3_600_000  # P9: retention less one hour
+
+ReserveAnswer = Reserved | Running | Recorded | Conflicting | Blocked | KeyExpired
+
+
+def find(tables: Tables, claim: Claim) -> tuple[int | None, Key, OperationId, Operation | None]:
+    """The number, key, id and record that the claim means.
+
+    Fills `{seq}` in: one more than the last submission that failed and whose failure was given (K3).
+    """
+    if not isinstance(claim.key, SeqKey):
+        identity = operation_id(claim.scope, claim.method, claim.path, claim.key)
+        return None, claim.key, identity, tables.operation(claim.scope, identity)
+    subject = tables.subject(claim.scope, claim.subject) if claim.subject else None
+    guard = subject.guards.get(claim.route.name) if subject else None
+    seq = guard.seq if guard else 1
+    while True:
+        key = key_for(claim.key, seq)
+        identity = operation_id(claim.scope, claim.method, claim.path, key)
+        found = tables.operation(claim.scope, identity)
+        failed_before = found is not None and is_failure(claim.route, found) and found.failure_delivered
+        if not failed_before or seq >= SEQ_MAX:
+            return seq, key, identity, found
+        seq += 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveOperation:
+    """Claim an operation and record its next attempt, or say why not (P2, P4, P5, P9, U1, K3)."""
+
+    claim: Claim
+    owner: Owner
+    lease_ms: int
+    name: str = "reserve"
+
+    @property
+    def scope(self) -> Scope:
+        return self.claim.scope
+
+    def apply(self, tables: Tables, now: Now) -> ReserveAnswer:
+        claim = self.claim
+        subject = tables.subject(claim.scope, claim.subject) if claim.subject else None
+        seq, key, identity, found = find(tables, claim)
+        if found is not None and found.owner == self.owner and found.state is State.IN_FLIGHT:
+            return Reserved(found)  # a reserve whose reply was lost, asked again by its owner
+        found = seen_now(found, now)
+        if found is not None:
+            refusal = self._judge(found, now, seq)
+            if refusal is not None:
+                return refusal
+        blocked = self._blocked(tables, now, subject, identity)
+        if blocked is not None:
+            return blocked
+        operation = self._claimed(found, now, identity=identity, key=key, seq=seq, subject=subject)
+        states.check(found.state if found else None, Move.RESERVE, State.IN_FLIGHT)
+        tables.put(operation)
+        self._hold(tables, now, operation)
+        return Reserved(operation)
+
+    def _judge(self, found: Operation, now: Now, seq: int | None) -> ReserveAnswer | None:
+        """What the record itself says about this call; None: it may be claimed."""
+        claim = self.claim
+        differ = differing(found.fingerprint, claim.fingerprints)
+        if differ and not (found.state is State.NOT_EXECUTED and found.released):
+            return Conflicting(found, differ)
+        if found.state is State.IN_FLIGHT:
+            return Running(found)
+        route = claim.route
+        expired = (
+            route.key_expires
+            and now.wall_ms - found.first_attempt_ms > route.retention_ms - KEY_EXPIRY_MARGIN_MS
+        )
+        if expired and found.by_hand is None:
+            return KeyExpired(found)
+        if found.state in (State.EXECUTED, State.PENDING) or found.knowledge == "pending":
+            due = seq is not None and is_failure(route, found) and not found.failure_delivered
+            return Recorded(found, failure_is_due=due)
+        return None
+
+    def _blocked(
+        self, tables: Tables, now: Now, subject: Subject | None, identity: OperationId
+    ) -> Blocked | None:
+        claim = self.claim
+        rule = claim.route.guard
+        if not rule.on:
+            return None
+        twin = tables.subject(claim.scope, claim.twin) if claim.twin and rule.twin_rejects else None
+        for row, is_twin in ((subject, False), (twin, True)):
+            guard = row.guards.get(claim.route.name) if row else None
+            if guard is None or guard.holder is None or guard.holder == identity:
+                continue
+            holder = seen_now(tables.operation(claim.scope, guard.holder), now)
+            if holder is None:
+                continue
+            unresolved = holder.state in UNRESOLVED and holder.knowledge == "unknown"
+            if holds_subject(claim.route, holder) if not is_twin else unresolved:
+                return Blocked(holder, is_twin)
+        return None
+
+    def _claimed(
+        self,
+        found: Operation | None,
+        now: Now,
+        *,
+        identity: OperationId,
+        key: Key,
+        seq: int | None,
+        subject: Subject | None,
+    ) -> Operation:
+        claim = self.claim
+        fence = Fence(found.fence + 1 if found else 1)
+        count = found.attempt_count + 1 if found else 1
+        attempt = Attempt(n=count, fence=fence, begun_ms=now.wall_ms, request_id=claim.request_id)
+        if found is None:
+            return Operation(
+                id=identity,
+                scope=claim.scope,
+                route=claim.route.name,
+                method=claim.method,
+                path=claim.path,
+                key=key,
+                kind=claim.route.object.kind,
+                acts_on_existing=claim.route.acts_on_existing,
+                tracked=claim.route.tracked,
+                key_injected=claim.key_injected,
+                seq=seq,
+                fingerprint=claim.fingerprints[0],
+                state=State.IN_FLIGHT,
+                fence=fence,
+                owner=self.owner,
+                lease_until_ms=now.lease_ms + self.lease_ms,
+                lease_epoch=now.epoch,
+                created_ms=now.wall_ms,
+                updated_ms=now.wall_ms,
+                subject=claim.subject,
+                twin=claim.twin,
+                handles=claim.handles,
+                resource_id=claim.resource_id,
+                amount=claim.amount,
+                currency=claim.currency,
+                attempts=(attempt,),
+                attempt_count=1,
+                first_attempt_ms=now.wall_ms,
+                baseline=baseline_of(subject),
+            )
+        fresh_print = found.state is State.NOT_EXECUTED and found.released
+        return replace(
+            found,
+            state=State.IN_FLIGHT,
+            prior=found.state,
+            fence=fence,
+            owner=self.owner,
+            lease_until_ms=now.lease_ms + self.lease_ms,
+            lease_epoch=now.epoch,
+            updated_ms=now.wall_ms,
+            fingerprint=claim.fingerprints[0] if fresh_print else found.fingerprint,
+            amount=claim.amount if fresh_print else found.amount,
+            currency=claim.currency if fresh_print else found.currency,
+            subject=claim.subject if fresh_print else found.subject,
+            twin=claim.twin if fresh_print else found.twin,
+            handles=claim.handles if fresh_print else found.handles,
+            released=found.released,
+            baseline=found.baseline if found.doubt else baseline_of(subject),
+            attempts=(*found.attempts[1 - ATTEMPTS_KEPT :], attempt),
+            attempt_count=count,
+            lookups=replace(found.lookups, misses=0),
+        )
+
+    def _hold(self, tables: Tables, now: Now, operation: Operation) -> None:
+        """Make the operation findable by its things and, where the guard is on, their holder."""
+        claim = self.claim
+        handles = dict.fromkeys((*operation.handles, *((claim.twin,) if claim.twin else ())))
+        for handle in handles:
+            row = tables.subject(claim.scope, handle) or Subject(
+                scope=claim.scope, handle=handle, updated_ms=now.wall_ms
+            )
+            guards = row.guards
+            if handle in (claim.subject, claim.twin) and (claim.route.guard.on or operation.seq):
+                before = guards.get(claim.route.name) or Guard()
+                holder = operation.id if claim.route.guard.on else before.holder
+                guard = Guard(holder=holder, seq=max(before.seq, operation.seq or 1))
+                guards = {**guards, claim.route.name: guard}
+            if guards != row.guards or operation.id not in row.operations:
+                tables.put_subject(
+                    replace(
+                        row,
+                        guards=guards,
+                        operations=listed(tables, row, operation.id),
+                        updated_ms=now.wall_ms,
+                    )
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawClaim:
+    """Take back a claim that sent nothing: the record is as before it (architecture section 4, step 3).
+
+    Found by owner token, so that it also undoes a reserve whose reply was lost. Someone else's claim, or one
+    that was replaced meanwhile, is left alone.
+    """
+
+    claim: Claim
+    owner: Owner
+    name: str = "withdraw"
+
+    @property
+    def scope(self) -> Scope:
+        return self.claim.scope
+
+    def apply(self, tables: Tables, now: Now) -> Withdrawn:
+        found = find(tables, self.claim)[3]
+        if found is None or found.owner != self.owner or found.state is not State.IN_FLIGHT:
+            return Withdrawn(found)
+        states.check(State.IN_FLIGHT, Move.WITHDRAW, found.prior)
+        if found.prior is None:
+            tables.drop(found)
+            self._release(tables, now, found)
+            return Withdrawn(None)
+        before = replace(
+            found,
+            state=found.prior,
+            prior=None,
+            owner=None,
+            attempts=found.attempts[:-1],
+            attempt_count=found.attempt_count - 1,
+            updated_ms=now.wall_ms,
+        )
+        tables.put(before)
+        return Withdrawn(before)
+
+    def _release(self, tables: Tables, now: Now, operation: Operation) -> None:
+        for handle in dict.fromkeys((*operation.handles, operation.subject, operation.twin)):
+            row = tables.subject(operation.scope, handle) if handle else None
+            if row is None:
+                continue
+            guard = row.guards.get(operation.route)
+            guards = row.guards
+            if guard is not None and guard.holder == operation.id:
+                guards = {**guards, operation.route: replace(guard, holder=None)}
+            operations = tuple(one for one in row.operations if one != operation.id)
+            tables.put_subject(replace(row, guards=guards, operations=operations, updated_ms=now.wall_ms))

@@ -1,0 +1,362 @@
+"""The verbs of a run: record its next attempt, hold its lease, write how it ended (architecture section 3).
+
+Doubt is sticky: the flag about all earlier attempts is written with each attempt before it leaves, and only
+evidence ends it. A definite answer of the platform is true whoever brings it; everything else needs the fence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from proxy.core import states
+from proxy.core.evidence import link, older_than, remember
+from proxy.core.messages import (
+    AttemptNote,
+    AttemptRecorded,
+    Settled,
+    SettleRefused,
+    Superseded,
+)
+from proxy.core.model import (
+    Attempt,
+    Entry,
+    EntryKind,
+    Fence,
+    Now,
+    Operation,
+    OperationId,
+    Outcome,
+    Scope,
+    Seen,
+    State,
+    StoredAnswer,
+)
+from proxy.core.states import Move
+from proxy.core.tables import ATTEMPTS_KEPT, Tables, due_now, told
+
+ABSENCE_CONFIRMED_BY = frozenset({400, 404, 422})
+"""Answers that, to an attempt begun after absence was believed, prove that nothing happened (U3). Not 401, 403,
+429 or 503: those come before the platform looks the key up."""
+
+
+def with_end(operation: Operation, note: AttemptNote) -> Operation:
+    """The operation with its newest attempt's end written in, and doubt where it ended so."""
+    in_doubt = note.outcome is Outcome.IN_DOUBT
+    attempts = operation.attempts
+    if attempts:
+        last = replace(
+            attempts[-1],
+            ended_ms=note.ended_ms,
+            outcome=note.outcome,
+            status=note.status,
+            code=note.code,
+            detail=note.detail,
+        )
+        attempts = (*attempts[:-1], last)
+    return replace(
+        operation,
+        attempts=attempts,
+        doubt=operation.doubt or in_doubt,
+        doubt_since_absent=operation.doubt_since_absent or in_doubt,
+        last_attempt_end_ms=note.ended_ms,
+    )
+
+
+def absence_holds(operation: Operation, note: AttemptNote | None) -> bool:
+    """U3: absent was believed, and an attempt begun after it was refused, with none since in doubt."""
+    return (
+        operation.absent_at_attempt is not None
+        and operation.attempt_count > operation.absent_at_attempt
+        and not operation.doubt_since_absent
+        and note is not None
+        and note.status in ABSENCE_CONFIRMED_BY
+    )
+
+
+def _anew(operation: Operation, now: Now) -> Operation:
+    """The store lost the record; the run writes it whole, with its doubt (D6)."""
+    text = "the store had lost this record; it was written anew by its run"
+    return replace(operation, history=told(operation, now, EntryKind.WRITTEN_ANEW, text))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordNextAttempt:
+    """The attempt before ended as `ended`; make the next one durable before it leaves (R1)."""
+
+    operation: Operation
+    ended: AttemptNote
+    lease_ms: int
+    request_id: str = ""
+    name: str = "record_attempt"
+
+    @property
+    def scope(self) -> Scope:
+        return self.operation.scope
+
+    def apply(self, tables: Tables, now: Now) -> AttemptRecorded | Superseded:
+        current = tables.operation(self.scope, self.operation.id)
+        if current is None:
+            states.check(None, Move.RECORD_ATTEMPT, State.IN_FLIGHT)
+            current = _anew(self.operation, now)
+        elif current.fence != self.operation.fence or current.state is not State.IN_FLIGHT:
+            return Superseded(current)
+        states.check(current.state, Move.RECORD_ATTEMPT, State.IN_FLIGHT)
+        ended = with_end(current, self.ended)
+        n = ended.attempt_count + 1
+        attempt = Attempt(n=n, fence=ended.fence, begun_ms=now.wall_ms, request_id=self.request_id)
+        recorded = replace(
+            ended,
+            attempts=(*ended.attempts[1 - ATTEMPTS_KEPT :], attempt),
+            attempt_count=n,
+            lease_until_ms=now.lease_ms + self.lease_ms,
+            lease_epoch=now.epoch,
+            updated_ms=now.wall_ms,
+        )
+        tables.put(recorded)
+        return AttemptRecorded(recorded)
+
+
+@dataclass(frozen=True, slots=True)
+class RenewLease:
+    """Hold the lease while the run works (P5). None: renewed; else the record as it now is."""
+
+    operation: Operation
+    lease_ms: int
+    name: str = "renew"
+
+    @property
+    def scope(self) -> Scope:
+        return self.operation.scope
+
+    def apply(self, tables: Tables, now: Now) -> Operation | None:
+        current = tables.operation(self.scope, self.operation.id) or self.operation
+        if current.fence != self.operation.fence or current.state is not State.IN_FLIGHT:
+            return current
+        tables.put(replace(current, lease_until_ms=now.lease_ms + self.lease_ms, lease_epoch=now.epoch))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SettleRun:
+    """Write how a run ended. What the table does not allow is refused, and the record is left alone (P5)."""
+
+    operation: Operation
+    state: State
+    ended: AttemptNote | None
+    answer: StoredAnswer | None
+    seen: Seen | None
+    released: bool = False
+    name: str = "settle"
+
+    @property
+    def scope(self) -> Scope:
+        return self.operation.scope
+
+    def apply(self, tables: Tables, now: Now) -> Settled | SettleRefused:
+        current = tables.operation(self.scope, self.operation.id) or _anew(self.operation, now)
+        if self.state in (State.EXECUTED, State.PENDING):
+            return self._definite(tables, now, current)
+        if current.fence != self.operation.fence or current.state is not State.IN_FLIGHT:
+            return SettleRefused(current)
+        ended = with_end(current, self.ended) if self.ended else current
+        if self.state is State.NOT_EXECUTED:
+            if ended.doubt and not absence_holds(ended, self.ended):
+                return SettleRefused(current)
+            return self._not_executed(tables, now, ended)
+        return self._unknown(tables, now, ended)
+
+    def _ended(self, operation: Operation, now: Now) -> Operation:
+        """What holds however the run ended: no lease, and its answer kept for its followers (P4)."""
+        answer = replace(self.answer, fence=operation.fence) if self.answer else operation.answer
+        return replace(
+            operation,
+            owner=None,
+            prior=None,
+            answer=answer,
+            answer_before=operation.answer if self.answer else operation.answer_before,
+            updated_ms=now.wall_ms,
+        )
+
+    def _definite(self, tables: Tables, now: Now, current: Operation) -> Settled | SettleRefused:
+        seen = self.seen
+        settled_before = current.state in (State.EXECUTED, State.PENDING)
+        if settled_before and (seen is None or older_than(seen, current.newest)):
+            return SettleRefused(current)
+        states.check(current.state, Move.SETTLE_DEFINITE, self.state)
+        late = current.fence != self.operation.fence or current.state is not State.IN_FLIGHT
+        ended = with_end(current, self.ended) if self.ended and not late else current
+        history: tuple[Entry, ...] = ended.history
+        if current.state is State.NOT_EXECUTED or current.by_hand is not None:
+            text = f"a late answer of the platform says {self.state}; it was held to be {_was(current)}"
+            history = told(ended, now, EntryKind.OUTCOME_CONFLICT, text)
+        elif late:
+            text = f"a late answer of the platform: {self.state}"
+            history = told(ended, now, EntryKind.LATE_ANSWER, text)
+        settled = replace(
+            self._ended(ended, now),
+            state=self.state,
+            accepted=True,
+            released=False,
+            by_hand=None,
+            status=seen.status if seen else _status_of(self.ended),
+            resolution_status=seen.resolution_status if seen else None,
+            version=seen.version if seen and seen.version is not None else current.version,
+            newest=seen or current.newest,
+            resource_id=(seen.resource_id if seen else None) or current.resource_id,
+            settled_by="late_answer" if late else "answer",
+            settled_ms=now.wall_ms if self.state is State.EXECUTED else None,
+            unknown_since_ms=None,
+            absent_at_attempt=None,
+            failure_delivered=False,
+            lookups=replace(current.lookups, next_ms=now.wall_ms if self.state is State.PENDING else None),
+            history=history,
+        )
+        linked = link(tables, now, settled)
+        tables.put(linked)
+        if seen is not None:
+            remember(tables, now, linked, seen)
+        return Settled(linked)
+
+    def _not_executed(self, tables: Tables, now: Now, ended: Operation) -> Settled:
+        states.check(State.IN_FLIGHT, Move.SETTLE_NOT_EXECUTED, State.NOT_EXECUTED)
+        settled = replace(
+            self._ended(ended, now),
+            state=State.NOT_EXECUTED,
+            released=self.released or ended.doubt,
+            doubt=False,
+            doubt_since_absent=False,
+            absent_at_attempt=None,
+            unknown_since_ms=None,
+            settled_by="answer",
+            settled_ms=now.wall_ms,
+            lookups=replace(ended.lookups, next_ms=None),
+        )
+        tables.put(settled)
+        return Settled(settled)
+
+    def _unknown(self, tables: Tables, now: Now, ended: Operation) -> Settled:
+        states.check(State.IN_FLIGHT, Move.SETTLE_UNKNOWN, State.UNKNOWN)
+        text = (
+            f"the run ended without a definite answer: {self.ended.detail if self.ended else 'interrupted'}"
+        )
+        settled = replace(
+            self._ended(ended, now),
+            state=State.UNKNOWN,
+            doubt=True,
+            doubt_since_absent=True,
+            unknown_since_ms=ended.unknown_since_ms or now.wall_ms,
+            lookups=due_now(replace(ended.lookups, misses=0), now),
+            history=told(ended, now, EntryKind.DOUBT, text),
+        )
+        tables.put(settled)
+        return Settled(settled)
+
+
+def _was(operation: Operation) -> str:
+    return f"{operation.by_hand} by hand" if operation.by_hand else str(operation.state)
+
+
+def _status_of(note: AttemptNote | None) -> str | None:
+    """402 is the one refusal that is a definite business failure (R3, K3)."""
+    return "failed" if note is not None and note.status == 402 else None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateFromRepeat:
+    """Write what a forwarded repeat showed, unless it is older than the record (P6)."""
+
+    operation: Operation
+    state: State
+    ended: AttemptNote
+    answer: StoredAnswer
+    seen: Seen
+    request_id: str = ""
+    name: str = "update"
+
+    @property
+    def scope(self) -> Scope:
+        return self.operation.scope
+
+    def apply(self, tables: Tables, now: Now) -> Settled | SettleRefused:
+        current = tables.operation(self.scope, self.operation.id)
+        if current is None:
+            current = _anew(self.operation, now)
+        if current.state not in (State.EXECUTED, State.PENDING, State.MANUAL_REVIEW):
+            return SettleRefused(current)
+        if older_than(self.seen, current.newest) or current.by_hand is not None:
+            return SettleRefused(current)
+        count = current.attempt_count + 1
+        attempt = Attempt(
+            n=count,
+            fence=current.fence,
+            begun_ms=self.ended.ended_ms,
+            request_id=self.request_id,
+            ended_ms=self.ended.ended_ms,
+            outcome=self.ended.outcome,
+            status=self.ended.status,
+            detail="a repeat of what is recorded",
+        )
+        was_final = current.state is State.EXECUTED
+        updated = replace(
+            current,
+            state=self.state,
+            status=self.seen.status,
+            resolution_status=self.seen.resolution_status,
+            version=self.seen.version if self.seen.version is not None else current.version,
+            newest=self.seen,
+            answer=replace(self.answer, fence=current.fence),
+            attempts=(*current.attempts[1 - ATTEMPTS_KEPT :], attempt),
+            attempt_count=count,
+            last_attempt_end_ms=now.wall_ms,
+            settled_by=current.settled_by if was_final else "answer",
+            settled_ms=current.settled_ms if was_final else now.wall_ms,
+            lookups=replace(
+                current.lookups, next_ms=None if self.state is State.EXECUTED else current.lookups.next_ms
+            ),
+            updated_ms=now.wall_ms,
+        )
+        linked = link(tables, now, updated)
+        tables.put(linked)
+        remember(tables, now, linked, self.seen)
+        return Settled(linked)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverFailure:
+    """A caller was given this operation's definite failure, to its last byte (K3)."""
+
+    scope: Scope
+    operation: OperationId
+    fence: Fence
+    name: str = "deliver"
+
+    def apply(self, tables: Tables, now: Now) -> Operation | None:
+        current = tables.operation(self.scope, self.operation)
+        if current is None or current.fence != self.fence or current.failure_delivered:
+            return current
+        delivered = replace(current, failure_delivered=True, updated_ms=now.wall_ms)
+        tables.put(delivered)
+        return delivered
+
+
+@dataclass(frozen=True, slots=True)
+class MarkAnsweredEarly:
+    """The caller's patience ended before the call did (W1): lookups may begin."""
+
+    scope: Scope
+    operation: OperationId
+    fence: Fence
+    name: str = "answered_early"
+
+    def apply(self, tables: Tables, now: Now) -> Operation | None:
+        current = tables.operation(self.scope, self.operation)
+        if current is None or current.fence != self.fence or current.state is not State.IN_FLIGHT:
+            return current
+        text = "the caller was answered before the call ended"
+        marked = replace(
+            current,
+            lookups=due_now(current.lookups, now),
+            history=told(current, now, EntryKind.ANSWERED_EARLY, text),
+        )
+        tables.put(marked)
+        return marked

@@ -1,8 +1,16 @@
-"""The errors that Safepost makes itself: what happened, what it means for the money, what to do next (E1-E3)."""
+"""The errors that Safepost makes itself: what happened, what it means for the money, what to do next (E1-E3).
+
+A message may name keys, operations, headers and fields; it never holds the value of a business field.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+
+from proxy.core.http import Headers, Response
+from proxy.core.model import EntryKind, Key, Knowledge, Operation, OperationId, State
+from proxy.core.rules import ErrorShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +31,301 @@ class Problem:
     operation: str | None = None
     last_answer: tuple[tuple[str, str | int], ...] = ()
     fields: tuple[str, ...] = ()
+
+
+_REASONS = {
+    400: b"Bad Request",
+    409: b"Conflict",
+    413: b"Content Too Large",
+    415: b"Unsupported Media Type",
+    503: b"Service Unavailable",
+    504: b"Gateway Timeout",
+}
+
+_SAME_KEY = "Retry with the same key; do not change the key or the order number."
+
+
+def render(problem: Problem, shape: ErrorShape) -> Response:
+    """The answer as HTTP, in the preset's error shape (E1). Members without a value are left out."""
+    members = _members(problem)
+    if shape is ErrorShape.ENVELOPE:
+        media, members = b"application/json", {"error": members}
+    else:
+        media, members = b"application/problem+json", _problem_details(problem) | members
+    headers: Headers = ((b"Content-Type", media), (b"Cache-Control", b"no-store"))
+    if problem.retry_after_ms is not None:
+        headers += ((b"Retry-After", b"%d" % -(-problem.retry_after_ms // 1000)),)
+    text = json.dumps(members, separators=(",", ":"))
+    return Response(problem.status, headers, text.encode(), _REASONS.get(problem.status, b""))
+
+
+def _members(problem: Problem) -> dict[str, object]:
+    members: dict[str, object] = {
+        "code": problem.code,
+        "message": problem.message,
+        "field": problem.field,
+        "retryable": problem.retryable,
+        "related_resource_id": problem.related_resource_id,
+        "idempotency_key": problem.idempotency_key,
+        "operation": problem.operation,
+        "fields": list(problem.fields) or None,
+        "last_answer": dict(problem.last_answer) or None,
+    }
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _problem_details(problem: Problem) -> dict[str, object]:
+    """The members that RFC 9457 defines; the type is a name, not an address to be fetched."""
+    return {
+        "type": f"urn:safepost:{problem.code}",
+        "title": problem.code.replace("_", " ").capitalize(),
+        "status": problem.status,
+        "detail": problem.message,
+    }
+
+
+def invalid_request(message: str, *, field: str | None) -> Problem:
+    """400 for a call that can't be sent as it is."""
+    return Problem(status=400, code="invalid_request", message=message, field=field)
+
+
+def key_missing(header: str) -> Problem:
+    return invalid_request(
+        f"The {header} header is missing, so nothing was sent and no money moved. Make a key from the order,"
+        " store it, and send the request with it.",
+        field=header,
+    )
+
+
+def key_invalid(header: str, *, what: str) -> Problem:
+    """`what` completes the sentence "the header ..."."""
+    return invalid_request(
+        f"The {header} header {what}, so nothing was sent and no money moved. Send one value of 1 to 255"
+        " visible"
+        " ASCII characters.",
+        field=header,
+    )
+
+
+def key_sensitive(header: str, *, what: str) -> Problem:
+    """K5 with `key.sensitive: reject`. `what` is `card` or `email`."""
+    thing = {"card": "a card number", "email": "an e-mail address"}[what]
+    return invalid_request(
+        f"The key or the order number looks like it holds {thing}, so nothing was sent and no money moved."
+        " Make"
+        " keys from order numbers without personal data.",
+        field=header,
+    )
+
+
+def field_missing(field: str) -> Problem:
+    """A call without a key, and without the field that its key would be made from (K2)."""
+    return invalid_request(
+        f"The key is made from {field}, which is missing, empty or no single value, so nothing was sent and"
+        " no"
+        " money moved. Fix the field, or send a key.",
+        field=field,
+    )
+
+
+def body_invalid(place: str, *, what: str) -> Problem:
+    """P3. `what` completes the sentence that begins with the place."""
+    return invalid_request(
+        f"The request's JSON can't be trusted: {place} {what}. Nothing was sent and no money moved. Fix the"
+        " body.",
+        field=place,
+    )
+
+
+def body_missing() -> Problem:
+    return invalid_request(
+        "The request has no body, so nothing was sent and no money moved. Send the business fields.",
+        field="body",
+    )
+
+
+def body_too_large(bytes_max: int) -> Problem:
+    return Problem(
+        status=413,
+        code="body_too_large",
+        message=f"The request's body is larger than {bytes_max} bytes, so nothing was sent and no money"
+        " moved."
+        " Send a smaller body, or raise limits.body.",
+    )
+
+
+def unsupported_encoding(encoding: str) -> Problem:
+    """A guarded body has to be read, and is never decoded (H3)."""
+    return Problem(
+        status=415,
+        code="unsupported_encoding",
+        message=f"The request's body is encoded as {encoding}, so it could not be checked: nothing was sent"
+        " and no"
+        " money moved. Send it without Content-Encoding.",
+        field="Content-Encoding",
+    )
+
+
+def idempotency_conflict(recorded: Operation, fields: tuple[str, ...]) -> Problem:
+    """P2: names the fields that differ, never their values."""
+    return Problem(
+        status=409,
+        code="idempotency_conflict",
+        message=f"This key belongs to a submission with other values in {', '.join(fields)}. Nothing was"
+        " sent and"
+        " the earlier submission stays as it is. Fix how keys are made; do not send the key with other"
+        " values.",
+        fields=fields,
+        idempotency_key=recorded.key,
+        operation=recorded.id,
+        related_resource_id=recorded.resource_id,
+    )
+
+
+def operation_in_progress(running: Operation, *, retry_after_ms: int) -> Problem:
+    """P4: the run of this very key still goes on."""
+    return Problem(
+        status=409,
+        code="operation_in_progress",
+        message=f"A call with this key is still in progress; its result is not known yet. {_SAME_KEY}",
+        retryable=True,
+        retry_after_ms=retry_after_ms,
+        idempotency_key=running.key,
+        operation=running.id,
+        related_resource_id=running.resource_id,
+    )
+
+
+def subject_held(holder: Operation, *, twin: bool, retry_after_ms: int) -> Problem:
+    """U1: another key's operation holds the subject; the answer names the key to use instead.
+
+    Args: twin: what holds it is a refund of the same amount under another refund number.
+    """
+    is_running = holder.state is State.IN_FLIGHT
+    thing = (
+        "refund of the same amount on this payment" if twin else "submission for the same order or payment"
+    )
+    return Problem(
+        status=409,
+        code="operation_in_progress" if is_running else "result_unknown",
+        message=f"Another {thing} {_HELD_BY[holder.knowledge]}. This call was not sent, so that the money"
+        " can't"
+        " move twice. Repeat the submission named here with its own key, or wait for its result.",
+        retryable=True,
+        retry_after_ms=retry_after_ms,
+        idempotency_key=holder.key,
+        operation=holder.id,
+        related_resource_id=holder.resource_id,
+    )
+
+
+_HELD_BY = {
+    Knowledge.UNKNOWN: "has no certain result yet; its money may have moved",
+    Knowledge.PENDING: "was accepted and is not final; its money may move",
+    Knowledge.EXECUTED: "has been executed",
+    Knowledge.NOT_EXECUTED: "is being settled",
+}
+
+
+def key_expired(recorded: Operation) -> Problem:
+    """P9: the platform may have forgotten the key and would take it for a new submission."""
+    return Problem(
+        status=409,
+        code="key_expired",
+        message="This key is older than the platform remembers, and sending it again could execute a"
+        " second time."
+        " Nothing was sent; what is known of the first submission stays. Ask for its state, and use a new key"
+        " only for a new submission.",
+        idempotency_key=recorded.key,
+        operation=recorded.id,
+        related_resource_id=recorded.resource_id,
+    )
+
+
+def settled_by_hand(recorded: Operation) -> Problem:
+    """C5: a person settled it; it is never sent again."""
+    notes = [entry for entry in recorded.history if entry.kind is EntryKind.BY_HAND]
+    said = f" by {notes[-1].by}: {notes[-1].text}" if notes else ""
+    return Problem(
+        status=409,
+        code="settled_by_hand",
+        message=f"This submission was settled as {recorded.by_hand}{said}. Nothing was sent, and it never"
+        " is again."
+        " Use a new key only for a new submission.",
+        idempotency_key=recorded.key,
+        operation=recorded.id,
+        related_resource_id=recorded.resource_id,
+    )
+
+
+def result_unknown(
+    *,
+    key: Key | None,
+    operation: OperationId | None,
+    retry_after_ms: int,
+    last_answer: tuple[tuple[str, str | int], ...] = (),
+    related_resource_id: str | None = None,
+) -> Problem:
+    """R8 (c), W1: the platform may have acted."""
+    refused = (
+        " The last attempt was refused, which proves nothing about an earlier one." if last_answer else ""
+    )
+    return Problem(
+        status=504,
+        code="result_unknown",
+        message=f"The result is unknown: the money may have moved.{refused} {_SAME_KEY} Safepost goes on"
+        " finding out.",
+        retryable=True,
+        retry_after_ms=retry_after_ms,
+        related_resource_id=related_resource_id,
+        idempotency_key=key,
+        operation=operation,
+        last_answer=last_answer,
+    )
+
+
+def last_answer(status: int, code: str | None) -> tuple[tuple[str, str | int], ...]:
+    """`Problem.last_answer` for the platform's refusal after doubt."""
+    return (("status", status),) if code is None else (("status", status), ("code", code))
+
+
+def store_unavailable(*, key: Key | None, retry_after_ms: int) -> Problem:
+    """D3: the ledger can't be written, so nothing may be sent."""
+    return Problem(
+        status=503,
+        code="store_unavailable",
+        message="The ledger can't be reached, so this call sent nothing. An earlier call with the same key"
+        " may have"
+        f" moved money. {_SAME_KEY}",
+        retryable=True,
+        retry_after_ms=retry_after_ms,
+        idempotency_key=key,
+    )
+
+
+def upstream_unavailable(
+    *, key: Key | None, operation: OperationId | None, retry_after_ms: int, why: str
+) -> Problem:
+    """R7, R8 (a): no attempt reached the platform. `why` completes "the platform was not reached: ..."."""
+    return Problem(
+        status=503,
+        code="upstream_unavailable",
+        message=f"The platform was not reached: {why}. Nothing was executed for this submission: no money"
+        " moved."
+        " Retry with the same key.",
+        retryable=True,
+        retry_after_ms=retry_after_ms,
+        idempotency_key=key,
+        operation=operation,
+    )
+
+
+def draining(*, retry_after_ms: int) -> Problem:
+    """O3: the process is about to end and takes no new call."""
+    return Problem(
+        status=503,
+        code="draining",
+        message=f"This instance is shutting down and sent nothing for this call. {_SAME_KEY}",
+        retryable=True,
+        retry_after_ms=retry_after_ms,
+    )

@@ -1,0 +1,91 @@
+"""Card numbers in texts, told from order numbers: what may be neither stored nor logged (D4, K5)."""
+
+from __future__ import annotations
+
+import re
+
+from proxy.core.bodies import Json
+
+# Issuer ranges by leading digits and the lengths in use with them. Sources: ISO/IEC 7812-1 for the build of
+# the number; the ranges are those that the card schemes publish for their acquirers, read in 2026.
+_RANGES: tuple[tuple[int, int, frozenset[int]], ...] = (
+    (4, 4, frozenset({13, 16, 19})),  # Visa
+    (51, 55, frozenset({16})),  # Mastercard
+    (2221, 2720, frozenset({16})),
+    (34, 34, frozenset({15})),  # American Express
+    (37, 37, frozenset({15})),
+    (6011, 6011, frozenset({16, 19})),  # Discover
+    (644, 659, frozenset({16, 19})),
+    (300, 305, frozenset({14, 16, 19})),  # Diners Club
+    (36, 36, frozenset({14, 16, 19})),
+    (38, 39, frozenset({14, 16, 19})),
+    (3528, 3589, frozenset({16, 17, 18, 19})),  # JCB
+    (62, 62, frozenset({16, 17, 18, 19})),  # UnionPay
+    (81, 81, frozenset({16, 17, 18, 19})),
+    (2200, 2204, frozenset({16, 17, 18, 19})),  # Mir
+    (60, 60, frozenset({16})),  # RuPay
+    (508, 508, frozenset({16})),
+    (5018, 5018, frozenset({16, 18, 19})),  # Maestro
+    (5020, 5020, frozenset({16, 18, 19})),
+    (5038, 5038, frozenset({16, 18, 19})),
+    (6304, 6304, frozenset({16, 18, 19})),
+    (6759, 6763, frozenset({16, 18, 19})),
+)
+
+_LENGTH_MIN, _LENGTH_MAX = 13, 19
+_CANDIDATE = re.compile(r"[0-9](?:[ -]?[0-9]){12,}")
+_DOUBLED = str.maketrans("0123456789", "0246813579")  # the digit sum of twice the digit
+
+
+def holds_card_number(text: str) -> bool:
+    """Whether digits in `text`, alone or grouped by single blanks or dashes, are a card number.
+
+    That is 13 to 19 digits of a known issuer range with a right check digit (Luhn). One in ten order numbers
+    that happen to have a card's length and issuer range passes too.
+    """
+    return any(_run_holds_card(match[0]) for match in _CANDIDATE.finditer(text))
+
+
+def holds_card(body: bytes, value: Json, card_fields: frozenset[str]) -> bool:
+    """Whether an answer may not be stored (D4): it holds a card-like number or a card field of the preset.
+
+    Args: body: the decoded answer. value: what it says as JSON, None where it is none.
+    """
+    return holds_card_number(body.decode("latin-1")) or _holds_member(value, card_fields, b"\\u" in body)
+
+
+def _holds_member(value: Json, card_fields: frozenset[str], is_escaped: bool) -> bool:
+    """Escaped texts are looked at once more, since digits may have been written as escapes."""
+    if isinstance(value, str):
+        return is_escaped and holds_card_number(value)
+    if isinstance(value, list):
+        return any(_holds_member(item, card_fields, is_escaped) for item in value)
+    if isinstance(value, dict):
+        return any(
+            (name in card_fields and member is not None) or _holds_member(member, card_fields, is_escaped)
+            for name, member in value.items()
+        )
+    return False
+
+
+def _run_holds_card(run: str) -> bool:
+    """Whether some groups of `run` that stand together are a card number."""
+    groups = re.split("[ -]", run)
+    for start in range(len(groups)):
+        digits = ""
+        for group in groups[start:]:
+            digits += group
+            if len(digits) > _LENGTH_MAX:
+                break
+            if len(digits) >= _LENGTH_MIN and _is_card_number(digits):
+                return True
+    return False
+
+
+def _is_card_number(digits: str) -> bool:
+    in_range = any(
+        low <= int(digits[: len(str(low))]) <= high and len(digits) in lengths
+        for low, high, lengths in _RANGES
+    )
+    doubled = digits[-2::-2].translate(_DOUBLED)
+    return in_range and sum(map(int, digits[-1::-2] + doubled)) % 10 == 0

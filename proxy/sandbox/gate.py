@@ -12,7 +12,7 @@ import re
 import socket
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from aiohttp.web_protocol import RequestHandler
 
@@ -48,10 +48,9 @@ class Gate(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 -- a stream server makes no other kind
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
         self.number = self._on_made(self)
-        self.inner.connection_made(transport)
+        self.inner.connection_made(self._transport)
 
     def data_received(self, data: bytes) -> None:
         line = _REQUEST_LINE.match(data)

@@ -74,6 +74,8 @@ class Number:
     @property
     def integer(self) -> int | None:
         """The value where it is an integer below 2**63 in size (what every store holds), else None."""
+        if self.literal.isdigit() and len(self.literal) < 19:
+            return int(self.literal)
         text = self.text
         if not text.removeprefix("-").isdigit():
             return None

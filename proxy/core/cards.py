@@ -51,7 +51,11 @@ def holds_card(body: bytes, value: Json, card_fields: frozenset[str]) -> bool:
 
     Args: body: the decoded answer. value: what it says as JSON, None where it is none.
     """
-    return holds_card_number(body.decode("latin-1")) or _holds_member(value, card_fields, b"\\u" in body)
+    if holds_card_number(body.decode("latin-1")):
+        return True
+    is_escaped = b"\\u" in body
+    worth_a_look = is_escaped or any(name.encode() in body for name in card_fields)
+    return worth_a_look and _holds_member(value, card_fields, is_escaped)
 
 
 def _holds_member(value: Json, card_fields: frozenset[str], is_escaped: bool) -> bool:

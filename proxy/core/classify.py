@@ -1,0 +1,278 @@
+"""What an attempt's end means, as the platform's preset reads it (R3, R4, R8, R9).
+
+One status means many things: rows are told apart by status, code, header, and by who made the body. A 2xx
+without the platform's object, or a 5xx in HTML, came from something in between, and is in doubt.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from proxy.core.bodies import Json, Mistake, Number, at, read_json
+from proxy.core.cards import holds_card
+from proxy.core.http import (
+    Answered,
+    Headers,
+    MaybeSent,
+    NotSent,
+    NotSentReason,
+    Response,
+    WireResult,
+    first,
+    values,
+)
+from proxy.core.model import DEFINITE, Outcome, Seen
+from proxy.core.retry import retry_after_ms
+from proxy.core.rules import ObjectRule, OutcomeRule, Path, Platform, Route, Shape
+
+DECODED_BYTES_MAX = 1 << 20
+"""Of an answer that is read: far above a payment, and a bound for compressed ones."""
+
+Decoder = Callable[[bytes, int], bytes | None]
+"""Decodes a body up to a number of bytes; None where it is broken or larger."""
+
+_NEVER_RETRIED_IN_DOUBT = frozenset({*range(300, 400), 409, 501, 505})
+_MAY_WAIT = frozenset({429, 503})  # whose Retry-After replaces the computed wait (R6)
+_CODE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What one attempt's end means.
+
+    `retry`: another attempt may be made (R4). `passes`: in doubt, but the caller may get this answer as it
+    is (R8 b). `code`: the platform's error code. `detail`: one of few words for what ended it, for logs and
+    metrics. `seen`: the platform's object of an executed or pending answer. `related_id`: the resource that an
+    error names. `means`: the object status that an executed answer without an object stands for.
+    """
+
+    outcome: Outcome
+    retry: bool
+    detail: str
+    passes: bool = False
+    code: str | None = None
+    seen: Seen | None = None
+    retry_after_ms: int | None = None
+    related_id: str | None = None
+    means: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """An answer's body, read. `is_final` is None where it is not the platform's object."""
+
+    body: bytes | None
+    value: Json
+    code: str | None
+    is_final: bool | None
+
+
+class Classifier:
+    """Reads the ends of one route's attempts.
+
+    Args: decoders: by content coding, besides gzip and deflate; a body in any other coding is read as
+        nothing, so a 2xx in it stays in doubt.
+    """
+
+    def __init__(
+        self, route: Route, platform: Platform, decoders: Mapping[str, Decoder] | None = None
+    ) -> None:
+        self._route = route
+        self._platform = platform
+        self._decoders = {**_DECODERS, **(decoders or {})}
+        self._rules: dict[int, tuple[OutcomeRule, ...]] = {}
+        for rule in route.outcomes:
+            for status in rule.statuses:
+                self._rules[status] = (*self._rules.get(status, ()), rule)
+
+    def classify(self, result: WireResult, *, after_doubt: bool, received_wall_ms: int) -> Verdict:
+        """What the end of an attempt means.
+
+        Args: after_doubt: an earlier attempt of the operation was in doubt.
+        """
+        if isinstance(result, NotSent):
+            return Verdict(
+                outcome=Outcome.NOT_SENT,
+                retry=result.reason not in (NotSentReason.CERTIFICATE, NotSentReason.BREAKER_OPEN),
+                detail=result.reason,
+                retry_after_ms=result.retry_after_ms,
+            )
+        if isinstance(result, MaybeSent):
+            return Verdict(outcome=Outcome.IN_DOUBT, retry=True, detail=result.reason)
+        return self._answered(result, after_doubt=after_doubt, received_wall_ms=received_wall_ms)
+
+    def _answered(self, result: Answered, *, after_doubt: bool, received_wall_ms: int) -> Verdict:
+        response = result.response
+        reading = self._read(response)
+        rule = self._rule(response, reading, after_doubt=after_doubt)
+        outcome = Outcome.IN_DOUBT if rule is None else rule.outcome
+        asked_ms = None
+        if response.status in _MAY_WAIT:
+            asked_ms = retry_after_ms(response.headers, received_wall_ms=received_wall_ms)
+        return Verdict(
+            outcome=outcome,
+            retry=self._retries(response, outcome, rule),
+            detail=f"http_{response.status}",
+            passes=outcome is Outcome.IN_DOUBT and _passes(response.status, rule, after_doubt=after_doubt),
+            code=reading.code if reading.code and _CODE.fullmatch(reading.code) else None,
+            seen=self._seen(reading, received_wall_ms) if outcome in DEFINITE else None,
+            retry_after_ms=asked_ms,
+            related_id=_text(reading.value, self._platform.error_related_id),
+            means=None if rule is None else rule.means,
+        )
+
+    def _seen(self, reading: _Reading, seen_ms: int) -> Seen | None:
+        if reading.body is None or reading.is_final is None:
+            return None
+        return read_object(
+            reading.body,
+            reading.value,
+            self._route.object,
+            source="answer",
+            seen_ms=seen_ms,
+            card_fields=self._platform.card_fields,
+        )
+
+    def _read(self, response: Response) -> _Reading:
+        body = self._decoded(response)
+        value: Json = None
+        if body:
+            read = read_json(body)
+            value = None if isinstance(read, Mistake) else read
+        code = _text(value, self._platform.error_code)
+        return _Reading(body, value, code, _finality(value, self._route.object))
+
+    def _decoded(self, response: Response) -> bytes | None:
+        """A readable copy of the body (R3); None where it can't be had."""
+        if len(response.body) > DECODED_BYTES_MAX:
+            return None
+        codings = ",".join(value.decode("latin-1") for value in values(response.headers, b"content-encoding"))
+        coding = codings.strip().lower()
+        if not coding or coding == "identity" or not response.body:
+            return response.body
+        decoder = self._decoders.get(coding)
+        return None if decoder is None else decoder(response.body, DECODED_BYTES_MAX)
+
+    def _rule(self, response: Response, reading: _Reading, *, after_doubt: bool) -> OutcomeRule | None:
+        for rule in self._rules.get(response.status, ()):
+            if (
+                (rule.codes is None or reading.code in rule.codes)
+                and (rule.after_doubt is None or rule.after_doubt is after_doubt)
+                and (rule.statuses_final is None or rule.statuses_final is reading.is_final)
+                and _has_shape(rule.shape, response, reading)
+                and (rule.header is None or _has_header(response.headers, *rule.header))
+            ):
+                return rule
+        return None
+
+    def _retries(self, response: Response, outcome: Outcome, rule: OutcomeRule | None) -> bool:
+        """R4, and the platform's own hint before it (R9), which never repeats what is settled or refused."""
+        if outcome not in (Outcome.NOT_EXECUTED, Outcome.IN_DOUBT):
+            return False
+        name = self._platform.should_retry_header
+        hint = None if name is None else first(response.headers, name.lower())
+        if hint is not None and hint.lower() in (b"true", b"false"):
+            return hint.lower() == b"true"
+        if rule is not None and rule.retry is not None:
+            return rule.retry
+        return outcome is Outcome.NOT_EXECUTED or response.status not in _NEVER_RETRIED_IN_DOUBT
+
+
+def read_object(
+    body: bytes, value: Json, rule: ObjectRule, *, source: str, seen_ms: int, card_fields: frozenset[str]
+) -> Seen | None:
+    """What an answer, a lookup or an event shows of a resource; None where it is not the platform's object.
+
+    Args: body: the object's JSON, decoded; left out of the result where it may not be stored (D4).
+        source: answer, lookup or event.
+    """
+    is_final = _finality(value, rule)
+    if is_final is None:
+        return None
+    return Seen(
+        status=_text(value, rule.status) or "",
+        is_final=is_final,
+        is_failure=_is_failure(value, rule),
+        source=source,
+        seen_ms=seen_ms,
+        resource_id=_text(value, rule.id),
+        version=_integer(value, rule.version),
+        attempt_count=_integer(value, rule.attempt_count),
+        failure_attempt_id=_text(value, rule.failure_attempt_id),
+        resolution_status=_text(value, rule.resolution_status),
+        body=None if holds_card(body, value, card_fields) else body,
+    )
+
+
+def _finality(value: Json, rule: ObjectRule) -> bool | None:
+    """Whether the platform's object is in a final status; None where `value` is not that object."""
+    if not _text(value, rule.id):
+        return None
+    if rule.any_is_executed:
+        return True
+    status = _text(value, rule.status)
+    if not status:
+        return None
+    known = rule.statuses.get(status)
+    return known is not None and known.is_final
+
+
+def _is_failure(value: Json, rule: ObjectRule) -> bool:
+    known = rule.statuses.get(_text(value, rule.status) or "")
+    return known is not None and known.is_failure
+
+
+def _text(value: Json, path: Path) -> str | None:
+    found = at(value, path) if path else None
+    return found if isinstance(found, str) else None
+
+
+def _integer(value: Json, path: Path) -> int | None:
+    found = at(value, path) if path else None
+    return found.integer if isinstance(found, Number) else None
+
+
+def _has_shape(shape: Shape, response: Response, reading: _Reading) -> bool:
+    return {
+        Shape.ANY: True,
+        Shape.OBJECT: reading.is_final is not None,
+        Shape.ERROR: reading.code is not None,
+        Shape.EMPTY: not response.body,
+    }[shape]
+
+
+def _has_header(headers: Headers, name: bytes, wanted: bytes) -> bool:
+    return any(value.lower() == wanted.lower() for value in values(headers, name.lower()))
+
+
+def _passes(status: int, rule: OutcomeRule | None, *, after_doubt: bool) -> bool:
+    """R8 (b): 5xx and 408 in doubt, what the preset lets pass, and an unlisted 409 with no doubt before"
+    " it."""
+    if rule is None and status == 409:
+        return not after_doubt
+    return status == 408 or 500 <= status <= 599 or (rule is not None and rule.passes)
+
+
+def _inflated(body: bytes, bytes_max: int, *, wbits: int) -> bytes | None:
+    inflater = zlib.decompressobj(wbits)
+    try:
+        plain = inflater.decompress(body, bytes_max)
+    except zlib.error:
+        return None
+    return plain if inflater.eof and not inflater.unused_data else None
+
+
+def _gunzipped(body: bytes, bytes_max: int) -> bytes | None:
+    return _inflated(body, bytes_max, wbits=16 + zlib.MAX_WBITS)
+
+
+def _deflated(body: bytes, bytes_max: int) -> bytes | None:
+    """`deflate` is a zlib stream (RFC 9110 section 8.4.1.2); some servers send the bare one."""
+    plain = _inflated(body, bytes_max, wbits=zlib.MAX_WBITS)
+    return _inflated(body, bytes_max, wbits=-zlib.MAX_WBITS) if plain is None else plain
+
+
+_DECODERS: Mapping[str, Decoder] = {"gzip": _gunzipped, "x-gzip": _gunzipped, "deflate": _deflated}

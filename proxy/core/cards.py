@@ -49,13 +49,16 @@ def holds_card_number(text: str) -> bool:
 def holds_card(body: bytes, value: Json, card_fields: frozenset[str]) -> bool:
     """Whether an answer may not be stored (D4): it holds a card-like number or a card field of the preset.
 
-    Args: body: the decoded answer. value: what it says as JSON, None where it is none.
+    Args: body: the decoded answer. value: what it says as JSON, None where it is none: then a card field's
+        name anywhere in it is taken for the field.
     """
     if holds_card_number(body.decode("latin-1")):
         return True
+    is_named = any(name.encode() in body for name in card_fields)
+    if value is None:
+        return is_named
     is_escaped = b"\\u" in body
-    worth_a_look = is_escaped or any(name.encode() in body for name in card_fields)
-    return worth_a_look and _holds_member(value, card_fields, is_escaped)
+    return (is_named or is_escaped) and _holds_member(value, card_fields, is_escaped)
 
 
 def _holds_member(value: Json, card_fields: frozenset[str], is_escaped: bool) -> bool:

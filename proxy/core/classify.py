@@ -45,7 +45,7 @@ class Verdict:
 
     `retry`: another attempt may be made (R4). `passes`: in doubt, but the caller may get this answer as it
     is (R8 b). `code`: the platform's error code. `detail`: one of few words for what ended it, for logs and
-    metrics. `seen`: the platform's object of an executed or pending answer. `related_id`: the resource that an
+    metrics. `seen`: the platform's object of an executed or pending answer. `related_id`: what resource an
     error names. `means`: the object status that an executed answer without an object stands for.
     """
 
@@ -73,8 +73,8 @@ class _Reading:
 class Classifier:
     """Reads the ends of one route's attempts.
 
-    Args: decoders: by content coding, besides gzip and deflate; a body in any other coding is read as
-        nothing, so a 2xx in it stays in doubt.
+    Args: decoders: by content coding; a body in any other coding is read as nothing, so a 2xx in it stays in
+        doubt. None means those of the standard library (`DECODERS`), which has no Brotli.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Classifier:
     ) -> None:
         self._route = route
         self._platform = platform
-        self._decoders = {**_DECODERS, **(decoders or {})}
+        self._decoders = DECODERS if decoders is None else decoders
         self._rules: dict[int, tuple[OutcomeRule, ...]] = {}
         for rule in route.outcomes:
             for status in rule.statuses:
@@ -137,24 +137,13 @@ class Classifier:
         )
 
     def _read(self, response: Response) -> _Reading:
-        body = self._decoded(response)
+        body = plain_body(response, self._decoders)
         value: Json = None
         if body:
             read = read_json(body)
             value = None if isinstance(read, Mistake) else read
         code = _text(value, self._platform.error_code)
         return _Reading(body, value, code, _finality(value, self._route.object))
-
-    def _decoded(self, response: Response) -> bytes | None:
-        """A readable copy of the body (R3); None where it can't be had."""
-        if len(response.body) > DECODED_BYTES_MAX:
-            return None
-        codings = ",".join(value.decode("latin-1") for value in values(response.headers, b"content-encoding"))
-        coding = codings.strip().lower()
-        if not coding or coding == "identity" or not response.body:
-            return response.body
-        decoder = self._decoders.get(coding)
-        return None if decoder is None else decoder(response.body, DECODED_BYTES_MAX)
 
     def _rule(self, response: Response, reading: _Reading, *, after_doubt: bool) -> OutcomeRule | None:
         for rule in self._rules.get(response.status, ()):
@@ -275,4 +264,16 @@ def _deflated(body: bytes, bytes_max: int) -> bytes | None:
     return _inflated(body, bytes_max, wbits=-zlib.MAX_WBITS) if plain is None else plain
 
 
-_DECODERS: Mapping[str, Decoder] = {"gzip": _gunzipped, "x-gzip": _gunzipped, "deflate": _deflated}
+DECODERS: Mapping[str, Decoder] = {"gzip": _gunzipped, "x-gzip": _gunzipped, "deflate": _deflated}
+
+
+def plain_body(response: Response, decoders: Mapping[str, Decoder] = DECODERS) -> bytes | None:
+    """A readable copy of an answer's body (R3); None where it can't be had or is too large."""
+    if len(response.body) > DECODED_BYTES_MAX:
+        return None
+    codings = ",".join(value.decode("latin-1") for value in values(response.headers, b"content-encoding"))
+    coding = codings.lower()
+    if coding in ("", "identity") or not response.body:
+        return response.body
+    decoder = decoders.get(coding)
+    return None if decoder is None else decoder(response.body, DECODED_BYTES_MAX)

@@ -20,6 +20,10 @@ class Clock(Protocol):
         """For durations and deadlines inside this process; never steps."""
         ...
 
+    def monotonic_us(self) -> int:
+        """The same clock in microseconds, for measurements only."""
+        ...
+
     def boot_ms(self) -> int:
         """Since the machine booted, suspend included: comparable across processes of one boot (D1)."""
         ...
@@ -101,8 +105,8 @@ class Exchange(Protocol):
         """Send a streamed answer's head.
 
         Args: body_length: None means chunked (or until close, for HTTP/1.0).
-            bodyless: the answer has no body whatever its headers say (HEAD, 204, 304); `headers` may then hold
-            the platform's Content-Length and pass as they are.
+            bodyless: the answer has no body whatever its headers say (HEAD, 204, 304); `headers` may then
+            hold the platform's Content-Length and pass as they are.
         """
         ...
 
@@ -125,6 +129,11 @@ CallHandler = Callable[[Exchange], Awaitable[None]]
 
 class StreamSink(Protocol):
     """Where a streamed upstream answer goes, piece by piece. `Exchange` fits."""
+
+    @property
+    def is_open(self) -> bool:
+        """False once nobody reads the answer any more: the platform's connection is then closed (O-40)."""
+        ...
 
     async def interim(self, status: int, headers: Headers) -> None: ...
 

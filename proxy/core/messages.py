@@ -24,7 +24,6 @@ from proxy.core.model import (
     State,
     StoredAnswer,
 )
-from proxy.core.problem import Problem
 from proxy.core.rules import Route
 
 
@@ -117,9 +116,13 @@ class KeyExpired:
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """The store did not do the outstanding step, or did not say that it did."""
+    """The store did not do the outstanding step, or did not say that it did.
+
+    `lease_held`: no other call can have taken the operation over meanwhile, so what this run knows still holds.
+    """
 
     detail: str
+    lease_held: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +248,8 @@ class Send:
 class Repeat:
     """Forward once, without lease or retry: a repeat of what is recorded (P6), or the store is down (D3).
 
-    Concurrent repeats with the same `share` in one process share one attempt; None shares with nobody.
+    Concurrent repeats with the same `share` in one process share one attempt; None shares with nobody, and the
+    attempt is kept in memory until the store can hold it.
     """
 
     key: Key
@@ -334,13 +338,15 @@ class Reply:
     """The caller's answer; the call is over.
 
     `confirm_delivery`: when the last byte is written to an open connection, tell the store that the failure of
-    this operation was given to a caller (K3).
+    this operation was given to a caller (K3). `location`: the operation's address goes into `Location` (W1).
+    `look_up`: ask the platform about this operation soon (P9).
     """
 
-    answer: Response | Problem
+    answer: Response
     marks: Marks
-    confirm_delivery: OperationId | None = None
+    confirm_delivery: Operation | None = None
     location: OperationId | None = None
+    look_up: Operation | None = None
 
 
 Command = Reserve | Send | Repeat | Sleep | RecordAttempt | Settle | Update | Withdraw | Wait | Reply
@@ -450,8 +456,32 @@ class LedgerDisagreed:
     fence: Fence
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallEnded:
+    """A call was answered, or its caller had gone. Durations in microseconds.
+
+    `route` is the guarded route's name, else `other`. `overhead_us` is the time not spent waiting for the
+    platform, another call or a back-off. `status` 0: the caller was gone before any answer.
+    """
+
+    route: str
+    method: str
+    status: int
+    knowledge: Knowledge | None
+    duration_us: int
+    overhead_us: int
+    request_id: str
+    trace_id: str = ""
+    operation: OperationId | None = None
+    key: Key | None = None
+    attempts: int = 0
+    replayed: bool = False
+    code: str | None = None
+
+
 Fact = (
-    AttemptFinished
+    CallEnded
+    | AttemptFinished
     | RetryPlanned
     | BecameUnknown
     | BecameKnown

@@ -329,3 +329,11 @@ def draining(*, retry_after_ms: int) -> Problem:
         retryable=True,
         retry_after_ms=retry_after_ms,
     )
+
+
+NEAR_MISS = (
+    "The path is not one of the guarded ones, but some servers would take it for one (a doubled or last slash, "
+    "an encoded slash, other case, parameters after a semicolon). Nothing was sent and no money moved. Send the "
+    "path exactly as the platform documents it."
+)
+"""Why a call near a guarded route is refused: past the guard, it could move money twice."""

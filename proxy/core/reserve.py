@@ -24,14 +24,17 @@ from proxy.core.messages import (
 from proxy.core.model import (
     UNRESOLVED,
     Attempt,
+    EntryKind,
     Fence,
     Guard,
     Key,
     Now,
     Operation,
     OperationId,
+    Outcome,
     Owner,
     Scope,
+    Seen,
     State,
     Subject,
 )
@@ -40,10 +43,12 @@ from proxy.core.tables import (
     ATTEMPTS_KEPT,
     Tables,
     baseline_of,
+    due_now,
     holds_subject,
     is_failure,
     listed,
     seen_now,
+    told,
 )
 
 SEQ_MAX = 10_000  # submissions on one subject; payhub allows 3
@@ -100,10 +105,10 @@ class ReserveOperation:
         blocked = self._blocked(tables, now, subject, identity)
         if blocked is not None:
             return blocked
-        operation = self._claimed(found, now, identity=identity, key=key, seq=seq, subject=subject)
+        operation = self.claimed(found, now, identity=identity, key=key, seq=seq, subject=subject)
         states.check(found.state if found else None, Move.RESERVE, State.IN_FLIGHT)
         tables.put(operation)
-        self._hold(tables, now, operation)
+        self.hold(tables, now, operation)
         return Reserved(operation)
 
     def _judge(self, found: Operation, now: Now, seq: int | None) -> ReserveAnswer | None:
@@ -146,7 +151,7 @@ class ReserveOperation:
                 return Blocked(holder, is_twin)
         return None
 
-    def _claimed(
+    def claimed(
         self,
         found: Operation | None,
         now: Now,
@@ -215,7 +220,7 @@ class ReserveOperation:
             lookups=replace(found.lookups, misses=0),
         )
 
-    def _hold(self, tables: Tables, now: Now, operation: Operation) -> None:
+    def hold(self, tables: Tables, now: Now, operation: Operation) -> None:
         """Make the operation findable by its things and, where the guard is on, their holder."""
         claim = self.claim
         handles = dict.fromkeys((*operation.handles, *((claim.twin,) if claim.twin else ())))
@@ -288,3 +293,66 @@ class WithdrawClaim:
                 guards = {**guards, operation.route: replace(guard, holder=None)}
             operations = tuple(one for one in row.operations if one != operation.id)
             tables.put_subject(replace(row, guards=guards, operations=operations, updated_ms=now.wall_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitUnrecorded:
+    """Write what was sent while the store was down (D3): a definite answer, else doubt."""
+
+    claim: Claim
+    key: Key
+    outcome: Outcome
+    seen: Seen | None
+    sent_ms: int
+    status: int | None
+    name: str = "admit"
+
+    @property
+    def scope(self) -> Scope:
+        return self.claim.scope
+
+    def apply(self, tables: Tables, now: Now) -> Operation:
+        identity = operation_id(self.scope, self.claim.method, self.claim.path, self.key)
+        found = tables.operation(self.scope, identity)
+        state = _ADMITTED.get(self.outcome, State.UNKNOWN)
+        if found is not None and (found.state in (State.EXECUTED, State.PENDING, State.IN_FLIGHT)):
+            return found
+        attempt = Attempt(
+            n=(found.attempt_count if found else 0) + 1,
+            fence=Fence((found.fence if found else 0) + 1),
+            begun_ms=self.sent_ms,
+            ended_ms=self.sent_ms,
+            request_id=self.claim.request_id,
+            outcome=self.outcome,
+            status=self.status,
+            detail="sent while the store was down",
+        )
+        reserve = ReserveOperation(replace(self.claim, key=self.key), Owner(""), 0)
+        claimed = reserve.claimed(found, now, identity=identity, key=self.key, seq=None, subject=None)
+        admitted = replace(
+            claimed,
+            state=state,
+            prior=None,
+            owner=None,
+            lease_until_ms=0,
+            doubt=state is State.UNKNOWN,
+            accepted=state is not State.UNKNOWN,
+            status=self.seen.status if self.seen else None,
+            version=self.seen.version if self.seen else None,
+            resource_id=(self.seen.resource_id if self.seen else None) or claimed.resource_id,
+            first_attempt_ms=min(claimed.first_attempt_ms, self.sent_ms),
+            last_attempt_end_ms=self.sent_ms,
+            attempts=(*claimed.attempts[:-1], attempt),
+            unknown_since_ms=self.sent_ms if state is State.UNKNOWN else None,
+            settled_by="answer" if state is State.EXECUTED else None,
+            lookups=due_now(claimed.lookups, now) if state is not State.EXECUTED else claimed.lookups,
+            history=told(
+                claimed, now, EntryKind.WRITTEN_ANEW, "sent while the store was down; written since"
+            ),
+        )
+        tables.put(admitted)
+        reserve.hold(tables, now, admitted)
+        return admitted
+
+
+_ADMITTED = {Outcome.EXECUTED: State.EXECUTED, Outcome.PENDING: State.PENDING}

@@ -122,3 +122,18 @@ def _compile(route: Route) -> _Compiled:
         raise ValueError(f"route {route.name}: {route.template} has to start with / and name nothing twice")
     literals = tuple((index, segment) for index, segment in enumerate(shape) if segment is not None)
     return _Compiled(route, tuple(shape), literals, tuple(params))
+
+
+def near_miss(table: RouteTable, method: bytes, path: str) -> bool:
+    """Whether a path that is on no route may still reach a guarded endpoint at the platform.
+
+    Servers differ in whether they merge slashes, drop a last one, decode `%2F`, ignore case or strip `;params`.
+    A call that some of them would take for a guarded one must not pass unguarded.
+    """
+    plain = _PATH_PARAMS.sub("", path.replace("%2F", "/"))
+    plain = "/" + "/".join(segment for segment in plain.split("/") if segment)
+    name = method.decode("latin-1")
+    return any(table.match(name, variant) is not None for variant in (plain, plain.lower()))
+
+
+_PATH_PARAMS = re.compile(r"(?:;|%3B)[^/]*")

@@ -126,8 +126,8 @@ class OutcomeRule:
     """One row of the outcome table; the first row that fits decides (R3).
 
     `codes` None fits any code, also none. `after_doubt` None fits both. `retry` None means by outcome (R4).
-    `passes`: an answer in doubt that may be handed to the caller unchanged (R8 b). `means`: the object status that
-    an executed answer without an object stands for (402 means `failed`).
+    `passes`: an answer in doubt that may be handed to the caller unchanged (R8 b). `means`: the object status
+    that an executed answer without an object stands for (402 means `failed`).
     """
 
     outcome: Outcome

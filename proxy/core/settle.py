@@ -1,7 +1,7 @@
 """The verbs of a run: record its next attempt, hold its lease, write how it ended (architecture section 3).
 
 Doubt is sticky: the flag about all earlier attempts is written with each attempt before it leaves, and only
-evidence ends it. A definite answer of the platform is true whoever brings it; everything else needs the fence.
+evidence ends it. A definite answer of the platform is true whoever brings it; all else needs the fence.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from proxy.core import states
-from proxy.core.evidence import link, older_than, remember
+from proxy.core.evidence import absorbed, link, older_than, remember
 from proxy.core.messages import (
     AttemptNote,
     AttemptRecorded,
@@ -35,8 +35,8 @@ from proxy.core.states import Move
 from proxy.core.tables import ATTEMPTS_KEPT, Tables, due_now, told
 
 ABSENCE_CONFIRMED_BY = frozenset({400, 404, 422})
-"""Answers that, to an attempt begun after absence was believed, prove that nothing happened (U3). Not 401, 403,
-429 or 503: those come before the platform looks the key up."""
+"""Answers that prove to an attempt begun after absence was believed that nothing happened (U3). Not 401, 403, 429
+or 503: those come before the platform looks the key up."""
 
 
 def with_end(operation: Operation, note: AttemptNote) -> Operation:
@@ -146,6 +146,7 @@ class SettleRun:
     answer: StoredAnswer | None
     seen: Seen | None
     released: bool = False
+    request_id: str = ""
     name: str = "settle"
 
     @property
@@ -198,7 +199,7 @@ class SettleRun:
             accepted=True,
             released=False,
             by_hand=None,
-            status=seen.status if seen else _status_of(self.ended),
+            status=seen.status if seen else None,
             resolution_status=seen.resolution_status if seen else None,
             version=seen.version if seen and seen.version is not None else current.version,
             newest=seen or current.newest,
@@ -215,7 +216,7 @@ class SettleRun:
         tables.put(linked)
         if seen is not None:
             remember(tables, now, linked, seen)
-        return Settled(linked)
+        return Settled(with_kept_evidence(tables, now, linked))
 
     def _not_executed(self, tables: Tables, now: Now, ended: Operation) -> Settled:
         states.check(State.IN_FLIGHT, Move.SETTLE_NOT_EXECUTED, State.NOT_EXECUTED)
@@ -249,16 +250,20 @@ class SettleRun:
             history=told(ended, now, EntryKind.DOUBT, text),
         )
         tables.put(settled)
-        return Settled(settled)
+        return Settled(with_kept_evidence(tables, now, settled))
+
+
+def with_kept_evidence(tables: Tables, now: Now, operation: Operation) -> Operation:
+    """Evidence that came before the run ended (an early event, a lookup) settles what the run could not (U4)."""
+    for handle in operation.handles:
+        row = tables.subject(operation.scope, handle)
+        change = absorbed(tables, now, operation, row.latest) if row and row.latest else None
+        operation = change.operation if change else operation
+    return operation
 
 
 def _was(operation: Operation) -> str:
     return f"{operation.by_hand} by hand" if operation.by_hand else str(operation.state)
-
-
-def _status_of(note: AttemptNote | None) -> str | None:
-    """402 is the one refusal that is a definite business failure (R3, K3)."""
-    return "failed" if note is not None and note.status == 402 else None
 
 
 @dataclass(frozen=True, slots=True)

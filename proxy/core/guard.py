@@ -1,0 +1,455 @@
+"""The guard: one guarded call from its claim to its reply, as a pure state machine (architecture section 1).
+
+`Guard.step(event, now_ms) -> Step(command, facts)`. Exactly one command is outstanding, so that two sends at
+once are impossible by construction; a crash is "forget the guard, keep the store". The guard never says
+`not_executed` unless the ledger shows that no attempt of the operation was ever in doubt (H8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from proxy.core import answers
+from proxy.core.answers import Voice
+from proxy.core.classify import Classifier, Verdict
+from proxy.core.http import Answered, NotSent, NotSentReason
+from proxy.core.messages import (
+    AttemptEnded,
+    AttemptFinished,
+    AttemptNote,
+    AttemptRecorded,
+    BecameKnown,
+    BecameUnknown,
+    Began,
+    Blocked,
+    Claim,
+    Collapsed,
+    Command,
+    ConflictFound,
+    Conflicting,
+    Event,
+    Fact,
+    GuardBlocked,
+    KeyExpired,
+    LeaseTakenOver,
+    LedgerDisagreed,
+    OutcomeConflict,
+    RecordAttempt,
+    Recorded,
+    Repeat,
+    Replayed,
+    Reply,
+    Reserve,
+    Reserved,
+    RetryPlanned,
+    RetryRefused,
+    RunEnded,
+    RunGone,
+    Running,
+    Send,
+    SentUnrecorded,
+    SeqKey,
+    Settle,
+    Settled,
+    SettleRefused,
+    Sleep,
+    Step,
+    StoreFailed,
+    Superseded,
+    Update,
+    Wait,
+    WaitTimedOut,
+    Withdraw,
+    Withdrawn,
+    Woke,
+)
+from proxy.core.model import (
+    DEFINITE,
+    EntryKind,
+    Key,
+    Operation,
+    Outcome,
+    State,
+)
+from proxy.core.retry import plan_retry
+from proxy.core.rules import OnFailure
+from proxy.core.settle import absence_holds, with_end
+
+STATE_OF = {Outcome.EXECUTED: State.EXECUTED, Outcome.PENDING: State.PENDING}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardPolicy:
+    """What the configuration says of all guarded calls."""
+
+    wait_timeout_ms: int
+    store_retry_after_ms: int = 1_000
+
+
+class ProtocolError(Exception):
+    """An event that is no answer to the outstanding command: a bug in the driver."""
+
+
+class Guard:
+    """One call. Not thread-safe and never shared; holds no body and no credential."""
+
+    __slots__ = (
+        "_attempts",
+        "_classifier",
+        "_deadline_ms",
+        "_ended",
+        "_last_answer",
+        "_lost",
+        "_policy",
+        "_unrecorded",
+        "_verdict",
+        "_voice",
+        "_wait_until_ms",
+        "claim",
+        "operation",
+    )
+
+    def __init__(self, claim: Claim, *, policy: GuardPolicy, classifier: Classifier, voice: Voice) -> None:
+        self.claim = claim
+        self.operation: Operation | None = None
+        self._policy = policy
+        self._classifier = classifier
+        self._voice = voice
+        self._attempts = 0  # of this call
+        self._deadline_ms = 0
+        self._ended: AttemptNote | None = None
+        self._verdict: Verdict | None = None
+        self._last_answer: Answered | None = None
+        self._lost = False
+        self._unrecorded = False
+        self._wait_until_ms: int | None = None
+
+    def lease_lost(self) -> None:
+        """The lease is gone: finish this attempt, start no other (architecture section 5)."""
+        self._lost = True
+
+    def early_answer(self) -> Reply:
+        """What the caller is told when its patience ends before the call does (W1). The call goes on."""
+        return self._voice.patience_ended(self.operation)
+
+    def step(self, event: Event, now_ms: int) -> Step:  # noqa: C901 -- one arm for each event
+        """What to do after `event`, which happened at the monotonic instant `now_ms`."""
+        match event:
+            case Began():
+                return Step(Reserve(self.claim))
+            case Reserved(operation):
+                return self._reserved(operation, now_ms)
+            case Running(operation):
+                return self._follow(operation, now_ms)
+            case Recorded():
+                return self._recorded(event)
+            case Conflicting(operation, fields):
+                reply = self._voice.conflict(operation, fields)
+                return Step(reply, (ConflictFound(self.claim.route.name, fields),))
+            case Blocked(holder, twin):
+                return Step(self._voice.blocked(holder, twin=twin), (GuardBlocked(self._route, twin),))
+            case KeyExpired(operation):
+                return Step(self._voice.key_expired(operation))
+            case AttemptEnded():
+                return self._attempt_ended(event, now_ms)
+            case Woke():
+                return self._woke()
+            case RetryRefused():
+                return self._finish(retry_after_ms=event.retry_after_ms)
+            case AttemptRecorded(operation):
+                self.operation = operation
+                return self._send(now_ms)
+            case Superseded(operation):
+                return self._overtaken(operation, now_ms)
+            case Settled(operation):
+                return self._settled(operation)
+            case SettleRefused(operation):
+                return self._settle_refused(operation, now_ms)
+            case Withdrawn(operation):
+                return self._withdrawn(operation)
+            case RunEnded(operation, answer):
+                return Step(self._voice.run_ended(operation, answer), (Collapsed(self._route),))
+            case RunGone():
+                return Step(Reserve(self.claim))
+            case WaitTimedOut(operation):
+                return Step(self._voice.in_progress(operation), (Collapsed(self._route),))
+            case StoreFailed():
+                return self._store_failed(event)
+            case _:
+                assert_never(event)
+
+    @property
+    def _route(self) -> str:
+        return self.claim.route.name
+
+    @property
+    def _record(self) -> Operation:
+        if self.operation is None:
+            raise ProtocolError("an event of a run that has no record")
+        return self.operation
+
+    # --- claiming, following, repeating ---------------------------------------------------------------------
+
+    def _reserved(self, operation: Operation, now_ms: int) -> Step:
+        self.operation = operation
+        self._deadline_ms = now_ms + self.claim.route.retry.deadline_ms
+        facts: tuple[Fact, ...] = ()
+        told = operation.history[-1].kind if operation.history else None
+        if operation.prior is State.UNKNOWN and told is EntryKind.LEASE_LOST:
+            facts = (LeaseTakenOver(operation.id, self._route),)
+        step = self._send(now_ms)
+        return Step(step.command, facts)
+
+    def _send(self, now_ms: int) -> Step:
+        self._attempts += 1
+        retry = self.claim.route.retry
+        # R5: the deadline holds whole attempts; one that could not end in time is not started.
+        not_after = max(now_ms, self._deadline_ms - retry.attempt_timeout_ms)
+        window = self._voice.platform.signature_window_ms
+        if window is not None:
+            not_after = min(not_after, self._deadline_ms - retry.deadline_ms + window)
+        record = self._record
+        return Step(Send(record.attempt_count, record.key, retry.attempt_timeout_ms, not_after))
+
+    def _follow(self, operation: Operation, now_ms: int) -> Step:
+        self.operation = operation
+        if self._wait_until_ms is None:
+            self._wait_until_ms = now_ms + self._policy.wait_timeout_ms
+        if now_ms >= self._wait_until_ms:
+            return Step(self._voice.in_progress(operation), (Collapsed(self._route),))
+        return Step(Wait(operation, self._wait_until_ms))
+
+    def _recorded(self, event: Recorded) -> Step:
+        operation = event.operation
+        self.operation = operation
+        if operation.by_hand is not None:
+            return Step(self._voice.settled_by_hand(operation))
+        known = self._voice.recorded_answer(operation)
+        only_evidence = operation.acts_on_existing and operation.settled_by in ("lookup", "event")
+        if known is not None and (event.failure_is_due or only_evidence):
+            return Step(known, (Replayed(self._route),))
+        if known is not None and answers.replays_stored(self.claim.route, operation):
+            return Step(known, (Replayed(self._route),))
+        return self._repeat(operation)
+
+    def _repeat(self, operation: Operation) -> Step:
+        timeout_ms = self.claim.route.retry.attempt_timeout_ms
+        return Step(Repeat(operation.key, timeout_ms, operation.id))
+
+    # --- attempts -------------------------------------------------------------------------------------------
+
+    def _attempt_ended(self, event: AttemptEnded, now_ms: int) -> Step:
+        leading = self.operation is not None and self.operation.state is State.IN_FLIGHT
+        doubt = self._unrecorded or (leading and self._record.doubt)
+        verdict = self._classifier.classify(event.result, after_doubt=doubt, received_wall_ms=event.wall_ms)
+        status = event.result.response.status if isinstance(event.result, Answered) else None
+        note = AttemptNote(verdict.outcome, status, verdict.code, verdict.detail, event.wall_ms)
+        self._verdict, self._ended = verdict, note
+        if isinstance(event.result, Answered):
+            self._last_answer = event.result
+        if not leading:
+            return self._repeat_ended(event, verdict, note)
+        record = self._record
+        fact = AttemptFinished(
+            record.id,
+            self._route,
+            record.key,
+            record.attempt_count,
+            verdict.outcome,
+            verdict.code or verdict.detail,
+            status,
+        )
+        step = self._decide(event, verdict, note, now_ms)
+        return Step(step.command, (fact, *step.facts))
+
+    def _decide(self, event: AttemptEnded, verdict: Verdict, note: AttemptNote, now_ms: int) -> Step:
+        record = self._record
+        if verdict.outcome in DEFINITE and isinstance(event.result, Answered):
+            return Step(
+                Settle(
+                    operation=record,
+                    state=STATE_OF[verdict.outcome],
+                    ended=note,
+                    answer=self._voice.stored(record, event.result.response, verdict, note),
+                    seen=self._voice.shown(verdict, event.result.response, event.wall_ms),
+                )
+            )
+        if _breaker_open(event) and self._attempts == 1:
+            return Step(Withdraw(record))
+        retry = self.claim.route.retry
+        if verdict.retry and self._attempts < retry.attempts and not self._lost:
+            until_ms = plan_retry(
+                retry,
+                record.key,
+                self._attempts,
+                retry_after_ms=verdict.retry_after_ms,
+                now_ms=now_ms,
+                deadline_ms=self._deadline_ms,
+            )
+            if until_ms is not None:
+                reason = verdict.code or verdict.detail
+                planned = RetryPlanned(
+                    self._route, record.id, self._attempts + 1, reason, max(0, until_ms - now_ms)
+                )
+                return Step(Sleep(until_ms, reason), (planned,))
+        return self._finish()
+
+    def _woke(self) -> Step:
+        if self._lost or self._ended is None:
+            return self._finish()
+        return Step(RecordAttempt(self._record, self._ended))
+
+    def _finish(self, *, retry_after_ms: int | None = None) -> Step:
+        """R8: the attempts end without a definite answer."""
+        return Step(self._settle_command(retry_after_ms=retry_after_ms))
+
+    def _settle_command(self, *, retry_after_ms: int | None) -> Settle:
+        record, note, verdict = self._record, self._ended, self._verdict
+        if note is None or verdict is None:
+            raise ProtocolError("a run ended before its first attempt did")
+        ended = with_end(record, note)
+        proven = not ended.doubt or absence_holds(ended, note)
+        last = self._last_answer.response if self._last_answer else None
+        if proven:
+            response = last or self._voice.unavailable(record, verdict, retry_after_ms)
+            released = verdict.outcome is Outcome.RELEASED
+            state = State.NOT_EXECUTED
+        else:
+            passes = last is not None and verdict.passes and note.status == last.status
+            response = last if passes and last is not None else self._voice.unknown(ended, verdict, note)
+            released, state = False, State.UNKNOWN
+        answer = self._voice.stored(
+            ended, response, verdict, note, from_platform=response is last, state=state
+        )
+        return Settle(record, state, note, answer, None, released)
+
+    # --- how a run's writes end -----------------------------------------------------------------------------
+
+    def _settled(self, operation: Operation) -> Step:
+        before, self.operation = self.operation, operation
+        facts: list[Fact] = []
+        if operation.state is State.UNKNOWN:
+            facts.append(BecameUnknown(operation))
+        elif operation.state is State.EXECUTED and (before is None or before.is_unresolved):
+            facts.append(BecameKnown(operation, operation.settled_by or "answer"))
+        if operation.history and operation.history[-1].kind is EntryKind.OUTCOME_CONFLICT:
+            facts.append(OutcomeConflict(operation, operation.history[-1].text))
+        return Step(self._own_answer(operation), tuple(facts))
+
+    def _own_answer(self, operation: Operation) -> Reply:
+        """The caller gets what its own last attempt brought, unless the ledger knows better (U4)."""
+        brought = self._last_answer.response if self._last_answer else None
+        definite = self._verdict is not None and self._verdict.outcome in DEFINITE
+        if definite and brought is not None:
+            return self._voice.live(operation, brought)
+        if operation.state in (State.EXECUTED, State.PENDING):
+            return self._voice.recorded_answer(operation) or self._voice.nothing_to_show(operation, None)
+        if operation.answer is None:
+            return self._voice.in_doubt(operation)
+        return self._voice.ended(operation, operation.answer, brought)
+
+    def _settle_refused(self, operation: Operation, now_ms: int) -> Step:
+        fact = LedgerDisagreed(operation.id, self._route, operation.fence)
+        step = self._overtaken(operation, now_ms)
+        return Step(step.command, (fact, *step.facts))
+
+    def _overtaken(self, operation: Operation, now_ms: int) -> Step:
+        """The ledger moved on without this run: its truth is the caller's (P5, U4)."""
+        self.operation = operation
+        definite = self._verdict is not None and self._verdict.outcome in DEFINITE
+        if definite and self._last_answer is not None:
+            return Step(self._voice.live(operation, self._last_answer.response))
+        if operation.by_hand is not None:
+            return Step(self._voice.settled_by_hand(operation))
+        if operation.state is State.IN_FLIGHT:
+            return self._follow(operation, now_ms)
+        known = self._voice.recorded_answer(operation)
+        if known is not None and operation.state in (State.EXECUTED, State.PENDING):
+            return Step(known, (Replayed(self._route),))
+        return Step(self._voice.in_doubt(operation))
+
+    def _withdrawn(self, operation: Operation | None) -> Step:
+        self.operation = operation
+        verdict = self._verdict
+        retry_after_ms = verdict.retry_after_ms if verdict else None
+        return Step(self._voice.not_sent(operation, verdict, retry_after_ms))
+
+    # --- repeats and the store that is down -----------------------------------------------------------------
+
+    def _repeat_ended(self, event: AttemptEnded, verdict: Verdict, note: AttemptNote) -> Step:
+        operation = self.operation
+        fact = AttemptFinished(
+            operation.id if operation else None,
+            self._route,
+            operation.key if operation else self._voice.given_key() or Key(""),
+            1 if operation is None else operation.attempt_count + 1,
+            verdict.outcome,
+            verdict.code or verdict.detail,
+            note.status,
+        )
+        if operation is None:
+            return Step(self._voice.unrecorded(self._last_answer, verdict, note), (fact,))
+        seen = verdict.seen
+        if (
+            verdict.outcome in DEFINITE
+            and isinstance(event.result, Answered)
+            and seen is not None
+            and 200 <= event.result.response.status < 300
+            and not answers.is_older(seen, operation)
+        ):
+            stored = self._voice.stored(operation, event.result.response, verdict, note)
+            kept = self._voice.storable(seen, event.result.response)
+            if kept is not None:
+                update = Update(operation, STATE_OF[verdict.outcome], note, stored, kept)
+                return Step(update, (fact,))
+        known = self._voice.recorded_answer(operation)
+        if known is not None:
+            return Step(known, (fact, Replayed(self._route)))
+        return Step(self._voice.nothing_to_show(operation, note), (fact,))
+
+    def _store_failed(self, event: StoreFailed) -> Step:
+        if self.operation is None or self.operation.state is not State.IN_FLIGHT:
+            return self._store_failed_outside_a_run(event)
+        verdict, note = self._verdict, self._ended
+        if verdict is None or note is None:  # following, or withdrawing
+            return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
+        if verdict.outcome in DEFINITE and self._last_answer is not None:
+            told = replace(
+                self.operation,
+                state=STATE_OF[verdict.outcome],
+                status=verdict.seen.status if verdict.seen else None,
+            )
+            return Step(self._voice.live(told, self._last_answer.response))
+        if _is_breaker(verdict):
+            return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
+        settle = self._settle_command(retry_after_ms=None)
+        ended = with_end(self.operation, note)
+        if settle.state is State.NOT_EXECUTED and event.lease_held and settle.answer is not None:
+            told = replace(ended, state=State.NOT_EXECUTED)
+            brought = self._last_answer.response if self._last_answer else None
+            return Step(self._voice.ended(told, settle.answer, brought), ())
+        told = replace(ended, state=State.UNKNOWN, doubt=True)
+        if settle.state is State.UNKNOWN and settle.answer is not None:
+            brought = self._last_answer.response if self._last_answer else None
+            return Step(self._voice.ended(told, settle.answer, brought), (BecameUnknown(told),))
+        return Step(self._voice.in_doubt(told), (BecameUnknown(told),))
+
+    def _store_failed_outside_a_run(self, event: StoreFailed) -> Step:
+        route = self.claim.route
+        if self.operation is not None and self._last_answer is not None and self._verdict is not None:
+            return Step(self._voice.live(self.operation, self._last_answer.response))  # an update that failed
+        forwards = self.operation is None and route.on_failure is OnFailure.FORWARD and not self._unrecorded
+        if forwards and not isinstance(self.claim.key, SeqKey):
+            self._unrecorded = True
+            command: Command = Repeat(self.claim.key, route.retry.attempt_timeout_ms, None)
+            return Step(command, (SentUnrecorded(self._route),))
+        return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
+
+
+def _breaker_open(event: AttemptEnded) -> bool:
+    return isinstance(event.result, NotSent) and event.result.reason is NotSentReason.BREAKER_OPEN
+
+
+def _is_breaker(verdict: Verdict) -> bool:
+    return verdict.detail == NotSentReason.BREAKER_OPEN

@@ -1,0 +1,32 @@
+"""What of a platform's answer may be kept (D4): no card number, no security code, no credential, ever."""
+
+from __future__ import annotations
+
+from proxy.core.bodies import parse
+from proxy.core.cards import holds_card, holds_card_number
+from proxy.core.http import Headers, Response
+
+NEVER_STORED = frozenset({b"set-cookie", b"set-cookie2", b"date", b"authorization", b"www-authenticate"})
+"""`Date` is of each message (RFC 9110 section 6.6.1); the others hold credentials or a session."""
+
+
+def stored_headers(headers: Headers) -> Headers:
+    """The answer's headers less those that are a message's own or hold credentials."""
+    return tuple(
+        (name, value)
+        for name, value in headers
+        if name.lower() not in NEVER_STORED and not holds_card_number(value.decode("latin-1"))
+    )
+
+
+def may_be_stored(
+    response: Response, plain: bytes | None, *, card_fields: frozenset[str], bytes_max: int
+) -> bool:
+    """Whether the answer's body may be kept. `plain` is a decoded copy, None where it can't be decoded."""
+    if plain is None or len(response.body) > bytes_max:
+        return False
+    if not plain:
+        return True
+    parsed = parse(plain, b"application/json")
+    value = parsed.value if hasattr(parsed, "value") else None
+    return not holds_card(plain, value, card_fields)

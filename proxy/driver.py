@@ -1,0 +1,451 @@
+"""The driver: the only place where a decision becomes an effect (architecture section 1).
+
+One guarded call is one loop: the guard orders, the driver does and says what happened, until the guard replies.
+The loop runs in the call's own task, which no caller's hang-up cancels (H6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from proxy.core.answers import Voice
+from proxy.core.budget import Breaker, RetryBudget
+from proxy.core.classify import Classifier
+from proxy.core.guard import Guard, GuardPolicy
+from proxy.core.http import (
+    Answered,
+    Headers,
+    MaybeSent,
+    MaybeSentReason,
+    NotSent,
+    NotSentReason,
+    Phase,
+    WireRequest,
+    WireResult,
+    without,
+)
+from proxy.core.messages import (
+    AttemptEnded,
+    Began,
+    Claim,
+    Event,
+    Fact,
+    RecordAttempt,
+    Repeat,
+    Reply,
+    Reserve,
+    Reserved,
+    RetryRefused,
+    RunEnded,
+    RunGone,
+    Send,
+    Settle,
+    Sleep,
+    StoreFailed,
+    Update,
+    Wait,
+    WaitTimedOut,
+    Withdraw,
+    Woke,
+)
+from proxy.core.model import Key, Operation, OperationId, Outcome, Owner, State
+from proxy.core.reserve import AdmitUnrecorded, ReserveOperation, WithdrawClaim
+from proxy.core.rules import Platform
+from proxy.core.settle import RecordNextAttempt, RenewLease, SettleRun, UpdateFromRepeat
+from proxy.core.tables import Verb
+from proxy.ports import Clock, Store, StoreUnavailable, Upstream
+
+OWED_MAX = 10_000
+"""Writes that wait for the store to return; more calls than that are refused meanwhile."""
+OWED_RETRY_MS = 500
+
+
+@dataclass(slots=True)
+class Run:
+    """A guarded call under way: its guard, its lease, the time that was not ours.
+
+    `away_us` is time spent waiting for the platform or in back-off (M1, overhead). `lease_until_ms` is the
+    monotonic instant until which nobody else can have taken the operation over.
+    """
+
+    guard: Guard
+    claim: Claim
+    request: WireRequest
+    owner: Owner
+    request_id: str
+    task: asyncio.Task[object] | None
+    lease_until_ms: int = 0
+    renewed_ms: int = 0
+    away_us: int = 0
+    attempt_us: int = 0  # the last attempt's duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverSettings:
+    """What the driver needs of the configuration, besides the guard's own policy."""
+
+    lease_ms: int
+    wait_timeout_ms: int
+    stored_bytes_max: int
+
+
+@dataclass(slots=True)
+class Driver:
+    """Performs the guard's commands against the store, the platform and the clock."""
+
+    store: Store
+    upstream: Upstream
+    clock: Clock
+    platform: Platform
+    settings: DriverSettings
+    budget: RetryBudget | None
+    breaker: Breaker | None
+    instance: str
+    tell: Callable[[Fact, Run], None]
+    runs: dict[int, Run] = field(default_factory=dict)
+    _ids: itertools.count[int] = field(default_factory=itertools.count)
+    _shared: dict[OperationId, asyncio.Future[WireResult]] = field(default_factory=dict)
+    _owed: dict[int, Verb[object]] = field(default_factory=dict)
+    _drain: asyncio.Event = field(default_factory=asyncio.Event)
+    _gave_up: bool = False
+    _classifiers: dict[str, Classifier] = field(default_factory=dict)
+    _policy: GuardPolicy | None = None
+
+    def guard_of(self, claim: Claim) -> Guard:
+        """A guard for one call."""
+        route = claim.route
+        classifier = self._classifiers.get(route.name)
+        if classifier is None:
+            classifier = self._classifiers[route.name] = Classifier(route, self.platform)
+        policy = self._policy or GuardPolicy(wait_timeout_ms=self.settings.wait_timeout_ms)
+        self._policy = policy
+        voice = Voice(platform=self.platform, claim=claim, stored_bytes_max=self.settings.stored_bytes_max)
+        return Guard(claim, policy=policy, classifier=classifier, voice=voice)
+
+    async def run(self, run: Run) -> Reply:
+        """Drive one call from its claim to its reply."""
+        number = next(self._ids)
+        self.runs[number] = run
+        if self.budget is not None:
+            self.budget.call(self.clock.monotonic_ms())
+        event: Event = Began(run.claim)
+        try:
+            while True:
+                step = run.guard.step(event, self.clock.monotonic_ms())
+                for fact in step.facts:
+                    self.tell(fact, run)
+                if isinstance(step.command, Reply):
+                    return step.command
+                event = await self._perform(run, step.command)
+        finally:
+            del self.runs[number]
+
+    async def _perform(
+        self,
+        run: Run,
+        command: Reserve | Send | Repeat | Sleep | RecordAttempt | Settle | Update | Withdraw | Wait,
+    ) -> Event:
+        match command:
+            case Reserve():
+                return await self._reserve(run)
+            case Send():
+                return await self._send(run, command)
+            case RecordAttempt(operation, ended):
+                return await self._hold(
+                    run,
+                    RecordNextAttempt(operation, ended, self.settings.lease_ms, run.request_id),
+                )
+            case Settle():
+                return await self._write(
+                    run,
+                    SettleRun(
+                        command.operation,
+                        command.state,
+                        command.ended,
+                        command.answer,
+                        command.seen,
+                        command.released,
+                    ),
+                )
+            case Sleep():
+                return await self._sleep(run, command)
+            case Repeat():
+                return await self._repeat(run, command)
+            case Update():
+                return await self._write(
+                    run,
+                    UpdateFromRepeat(
+                        command.operation,
+                        command.state,
+                        command.ended,
+                        command.answer,
+                        command.seen,
+                        run.request_id,
+                    ),
+                )
+            case Withdraw():
+                return await self._transact(run, WithdrawClaim(run.claim, run.owner))
+            case Wait():
+                return await self._wait(run, command)
+            case _:
+                assert_never(command)
+
+    # --- the store ------------------------------------------------------------------------------------------
+
+    async def _reserve(self, run: Run) -> Event:
+        verb = ReserveOperation(run.claim, run.owner, self.settings.lease_ms)
+        if len(self._owed) >= OWED_MAX:
+            return StoreFailed("too many writes wait for the store", lease_held=False)
+        before_ms = self.clock.monotonic_ms()
+        try:
+            event = await self.store.transact(verb)
+        except StoreUnavailable as error:
+            if error.may_have_happened:
+                # A claim that this process did not use is taken back before anything else is done for the key.
+                self._owe(WithdrawClaim(run.claim, run.owner))
+            return StoreFailed(str(error), lease_held=False)
+        if isinstance(event, Reserved):
+            self._leased(run, before_ms)
+        return event
+
+    async def _hold(self, run: Run, verb: RecordNextAttempt) -> Event:
+        """A write that also extends the lease, measured from before it was asked for."""
+        before_ms = self.clock.monotonic_ms()
+        event = await self._transact(run, verb)
+        if not isinstance(event, StoreFailed):
+            self._leased(run, before_ms)
+        return event
+
+    async def _write(self, run: Run, verb: SettleRun | UpdateFromRepeat) -> Event:
+        """A write that is owed to the ledger: if the store fails now, it is tried until it holds (D3)."""
+        event = await self._transact(run, verb)
+        if isinstance(event, StoreFailed):
+            self._owe(verb)
+        return event
+
+    async def _transact(self, run: Run, verb: Verb[Event]) -> Event:
+        try:
+            return await self.store.transact(verb)
+        except StoreUnavailable as error:
+            held = self.clock.monotonic_ms() < run.lease_until_ms
+            return StoreFailed(str(error), lease_held=held)
+
+    def _leased(self, run: Run, before_ms: int) -> None:
+        run.renewed_ms = before_ms
+        run.lease_until_ms = before_ms + self.settings.lease_ms
+
+    def _owe(self, verb: Verb[object]) -> None:
+        if len(self._owed) < OWED_MAX:
+            self._owed[next(self._ids)] = verb
+
+    async def _wait(self, run: Run, command: Wait) -> Event:
+        """Follow another call's run; never for ever, and never another run's answer (P4)."""
+        timeout_ms = max(0, command.until_ms - self.clock.monotonic_ms())
+        started_us = self.clock.monotonic_us()
+        try:
+            now = await self.store.wait(command.operation, timeout_ms=timeout_ms)
+        except StoreUnavailable as error:
+            return StoreFailed(str(error), lease_held=False)
+        except asyncio.CancelledError:
+            if not self._gave_up:
+                raise
+            return WaitTimedOut(command.operation)
+        finally:
+            run.away_us += self.clock.monotonic_us() - started_us
+        if now is None or now.fence != command.operation.fence:
+            return _answer_of(now, command.operation) or RunGone()
+        if now.state is not State.IN_FLIGHT:
+            return _answer_of(now, command.operation) or RunGone()
+        if self.clock.monotonic_ms() >= command.until_ms:
+            return WaitTimedOut(now)
+        return RunGone()
+
+    # --- the platform ---------------------------------------------------------------------------------------
+
+    async def _send(self, run: Run, command: Send) -> Event:
+        if self.breaker is not None:
+            blocked_ms = self.breaker.allows(self.clock.monotonic_ms())
+            if blocked_ms is not None:
+                refused = NotSent(
+                    NotSentReason.BREAKER_OPEN, "the circuit breaker is open", retry_after_ms=blocked_ms
+                )
+                return AttemptEnded(refused, self.clock.wall_ms())
+        not_after_ms = run.lease_until_ms
+        if command.not_after_ms is not None:
+            not_after_ms = min(not_after_ms, command.not_after_ms)
+        result = await self._attempt(
+            run, command.key, timeout_ms=command.timeout_ms, not_after_ms=not_after_ms
+        )
+        return AttemptEnded(result, self.clock.wall_ms())
+
+    async def _attempt(self, run: Run, key: Key, *, timeout_ms: int, not_after_ms: int | None) -> WireResult:
+        """One attempt on the wire. A drain that gives up on it leaves it in doubt, never unanswered (O3)."""
+        request = _keyed(run, key)
+        started_us = self.clock.monotonic_us()
+        try:
+            result = await self.upstream.send(
+                request,
+                timeout_ms=timeout_ms,
+                not_after_ms=not_after_ms,
+                fresh=run.claim.route.fresh_connection,
+            )
+        except asyncio.CancelledError:
+            if not self._gave_up:
+                raise
+            result = _INTERRUPTED
+        spent_us = self.clock.monotonic_us() - started_us
+        run.away_us += spent_us
+        if self.breaker is not None:
+            self.breaker.ended(result, self.clock.monotonic_ms())
+        run.attempt_us = spent_us
+        return result
+
+    async def _repeat(self, run: Run, command: Repeat) -> Event:
+        if command.share is None:
+            result = await self._attempt(run, command.key, timeout_ms=command.timeout_ms, not_after_ms=None)
+            self._admit(run, command.key, result)
+            return AttemptEnded(result, self.clock.wall_ms())
+        shared = self._shared.get(command.share)
+        if shared is None:
+            shared = asyncio.get_running_loop().create_future()
+            self._shared[command.share] = shared
+            try:
+                result = await self._attempt(
+                    run, command.key, timeout_ms=command.timeout_ms, not_after_ms=None
+                )
+            except BaseException:
+                shared.set_result(_INTERRUPTED)
+                raise
+            finally:
+                del self._shared[command.share]
+            shared.set_result(result)
+        else:
+            started_us = self.clock.monotonic_us()
+            result = await asyncio.shield(shared)
+            run.away_us += self.clock.monotonic_us() - started_us
+        return AttemptEnded(result, self.clock.wall_ms())
+
+    def _admit(self, run: Run, key: Key, result: WireResult) -> None:
+        """D3: what was sent without the store is kept and written when the store returns."""
+        classifier = self._classifiers[run.claim.route.name]
+        verdict = classifier.classify(result, after_doubt=True, received_wall_ms=self.clock.wall_ms())
+        if verdict.outcome not in (Outcome.EXECUTED, Outcome.PENDING, Outcome.IN_DOUBT):
+            return  # it left nothing behind that the ledger would not say anyway
+        self._owe(
+            AdmitUnrecorded(
+                run.claim,
+                key,
+                verdict.outcome,
+                verdict.seen,
+                self.clock.wall_ms(),
+                result.response.status if isinstance(result, Answered) else None,
+            )
+        )
+
+    async def _sleep(self, run: Run, command: Sleep) -> Event:
+        """Back off. The budget is asked before, so that sleepers count (O-48); a drain ends it at once (O3)."""
+        now_ms = self.clock.monotonic_ms()
+        if self._drain.is_set():
+            return RetryRefused("drain")
+        if self.budget is not None and not self.budget.withdraw(now_ms):
+            return RetryRefused("budget")
+        started_us = self.clock.monotonic_us()
+        try:
+            async with asyncio.timeout(max(0, command.until_ms - now_ms) / 1000):
+                await self._drain.wait()
+        except TimeoutError:
+            pass
+        finally:
+            run.away_us += self.clock.monotonic_us() - started_us
+        if self._drain.is_set():
+            return RetryRefused("drain")
+        if self.breaker is not None:
+            blocked_ms = self.breaker.allows(self.clock.monotonic_ms())
+            if blocked_ms is not None:
+                return RetryRefused("breaker", blocked_ms)
+        return Woke()
+
+    # --- beside the calls -----------------------------------------------------------------------------------
+
+    async def renew_leases(self) -> None:
+        """Renew every lease that a third of its time has passed for (P5). One pass; the app repeats it."""
+        now_ms = self.clock.monotonic_ms()
+        due = [
+            run
+            for run in self.runs.values()
+            if run.lease_until_ms and now_ms - run.renewed_ms >= self.settings.lease_ms // 3
+        ]
+        await asyncio.gather(*(self._renew(run, now_ms) for run in due))
+
+    async def _renew(self, run: Run, now_ms: int) -> None:
+        operation = run.guard.operation
+        if operation is None or operation.state is not State.IN_FLIGHT or operation.owner != run.owner:
+            return
+        try:
+            current = await self.store.transact(RenewLease(operation, self.settings.lease_ms))
+        except StoreUnavailable:
+            return  # the lease runs on; past its end nothing is started, and `not_after` holds the wire to that
+        if current is None:
+            self._leased(run, now_ms)
+        elif current.state is State.IN_FLIGHT:
+            run.lease_until_ms = 0
+            run.guard.lease_lost()
+        else:
+            run.guard.lease_lost()  # settled by evidence: finish this attempt, start no other (U4)
+
+    async def pay_owed(self) -> bool:
+        """Write what is owed to the ledger, oldest first. True when nothing is owed."""
+        for number, verb in sorted(self._owed.items()):
+            try:
+                await self.store.transact(verb)
+            except StoreUnavailable:
+                return False
+            self._owed.pop(number, None)
+        return not self._owed
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether no new call is taken (O3)."""
+        return self._drain.is_set()
+
+    @property
+    def owed(self) -> int:
+        """How many writes wait for the store to return."""
+        return len(self._owed)
+
+    def start_drain(self) -> None:
+        """Back-offs end at once; attempts in flight go on (O3)."""
+        self._drain.set()
+
+    def give_up(self) -> None:
+        """The drain's time is over: what is still on the wire is in doubt, and every caller is answered."""
+        self._gave_up = True
+        for run in self.runs.values():
+            if run.task is not None:
+                run.task.cancel()
+
+
+_INTERRUPTED = MaybeSent(MaybeSentReason.STORE, Phase.WAITING, "the process gave the attempt up")
+
+
+def _answer_of(now: Operation | None, found: Operation) -> RunEnded | None:
+    """The answer of the run that the follower was bound to, by its fence (P4)."""
+    if now is None:
+        return None
+    for answer in (now.answer, now.answer_before):
+        if answer is not None and answer.fence == found.fence:
+            return RunEnded(now, answer)
+    return None
+
+
+def _keyed(run: Run, key: Key) -> WireRequest:
+    """The request with the key in its place: as the caller sent it, or added where it was missing (H1)."""
+    if not run.claim.key_injected:
+        return run.request
+    name = run.claim.route.key.header
+    headers: Headers = (*without(run.request.headers, name.lower()), (name, key.encode("ascii")))
+    return WireRequest(run.request.method, run.request.target, headers, run.request.body)

@@ -1,0 +1,221 @@
+"""The listener: accepts callers' connections, owns the tasks of their calls, drains and closes (H10, O3)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from proxy.ports import BodyTooLarge, CallerGone, CallHandler
+from proxy.wire.answer_head import Refusal, refusal_in_payhub_shape
+from proxy.wire.caller import CallerConnection, ListenerLimits
+from proxy.wire.exchange import CallerExchange
+from proxy.wire.sockets import Endpoint, bound_tcp_socket, bound_unix_socket, inode, remove_socket
+from proxy.wire.tls import FreshContext, following_server_context, server_context
+
+BACKLOG = 1_024
+REFUSED_AT_ONCE_MAX = 256
+"""Connections over the cap that are being told so at one time; more are dropped without a word."""
+
+
+class Listener:
+    """Made by `listen`. Every call's task is owned here and outlives its caller (H6)."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        handler: CallHandler,
+        limits: ListenerLimits,
+        *,
+        refusal: Refusal,
+        on_error: Callable[[BaseException], None],
+        protected: frozenset[bytes],
+    ) -> None:
+        self.endpoint = endpoint
+        self.limits = limits
+        self.refusal = refusal
+        self.protected = protected
+        self.loop = asyncio.get_running_loop()
+        self.is_draining = False
+        self._handler = handler
+        self._on_error = on_error
+        self._server: asyncio.AbstractServer | None = None
+        self._connections: set[CallerConnection] = set()
+        self._refused: set[CallerConnection] = set()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._all_gone: asyncio.Future[None] | None = None
+        self._socket_inode: int | None = None
+
+    @property
+    def address(self) -> str:
+        """The address as it can be dialled; a port of 0 is replaced by the real one."""
+        return str(self.endpoint)
+
+    @property
+    def connections_open(self) -> int:
+        return len(self._connections)
+
+    @property
+    def calls_running(self) -> int:
+        return len(self._calls)
+
+    def stop_accepting(self) -> None:
+        """Refuse new connections; those that stand go on."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            if self.endpoint.path is not None:
+                remove_socket(self.endpoint.path, only_inode=self._socket_inode)
+
+    def drain(self) -> None:
+        """Stop accepting, close idle connections, and close every other one after its answer."""
+        self.stop_accepting()
+        self.is_draining = True
+        for connection in tuple(self._connections):
+            connection.close_if_idle()
+
+    async def open(self, *, reuse_port: bool, sock: socket.socket | None) -> None:
+        """Begin to accept. Called once, by `listen`."""
+        endpoint = self.endpoint
+        context = None
+        if endpoint.tls is not None:
+            context = following_server_context(FreshContext(endpoint.tls, server_context, self._on_error))
+        shutdown_s = None if context is None else self.limits.linger_ms / 1000
+        if sock is None:
+            sock = await self._bound_socket(reuse_port=reuse_port)
+        accept = self.loop.create_unix_server if sock.family == socket.AF_UNIX else self.loop.create_server
+        self._server = await accept(
+            partial(CallerConnection, self),
+            sock=sock,
+            ssl=context,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=None if context is None else self.limits.first_byte_ms / 1000,
+            ssl_shutdown_timeout=shutdown_s,
+        )
+        if endpoint.path is None and sock.family != socket.AF_UNIX:
+            host, port = sock.getsockname()[:2]
+            self.endpoint = replace(endpoint, host=endpoint.host or host, port=port)
+
+    async def _bound_socket(self, *, reuse_port: bool) -> socket.socket:
+        endpoint = self.endpoint
+        if endpoint.path is not None:
+            sock = bound_unix_socket(endpoint.path)
+            self._socket_inode = inode(endpoint.path)
+            return sock
+        found = await self.loop.getaddrinfo(
+            endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, address = found[0]
+        return bound_tcp_socket(family, address, reuse_port=reuse_port)
+
+    async def close(self, *, grace_ms: int) -> bool:
+        """Drain, then end what is left after `grace_ms`.
+
+        Returns: whether every call had ended by itself. Those that had not are cancelled here.
+        """
+        self.drain()
+        clean = await self._wait_until_gone(grace_ms)
+        left = tuple(self._calls)
+        for call in left:
+            call.cancel()
+        if left:
+            await asyncio.wait(left)
+        for connection in (*self._connections, *self._refused):
+            connection.abort()
+        await self._wait_until_gone(1_000)
+        return clean
+
+    async def _wait_until_gone(self, limit_ms: int) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_ms / 1000):
+                while self._connections or self._calls:
+                    self._all_gone = self.loop.create_future()
+                    await self._all_gone
+        return not self._calls
+
+    def _note_gone(self) -> None:
+        if self._connections or self._calls:
+            return
+        if self._all_gone is not None and not self._all_gone.done():
+            self._all_gone.set_result(None)
+
+    def admit(self, connection: CallerConnection) -> bool:
+        """Whether the connection is within the cap; otherwise it is to say so and go."""
+        if len(self._connections) < self.limits.connections_max:
+            self._connections.add(connection)
+            return True
+        if len(self._refused) >= REFUSED_AT_ONCE_MAX:
+            connection.abort()
+        self._refused.add(connection)
+        return False
+
+    def forget(self, connection: CallerConnection) -> None:
+        self._connections.discard(connection)
+        self._refused.discard(connection)
+        self._note_gone()
+
+    def start(self, exchange: CallerExchange) -> None:
+        """Run a call in a task of its own."""
+        call = self.loop.create_task(self._run(exchange))
+        self._calls.add(call)
+        call.add_done_callback(partial(self._ended, exchange))
+
+    async def _run(self, exchange: CallerExchange) -> None:
+        try:
+            await self._handler(exchange)
+        except BodyTooLarge:
+            message = "The request's body is too large. Nothing was sent to the platform."
+            exchange.end_unanswered(self.refusal(413, "body_too_large", message, None))
+        except CallerGone:
+            exchange.abort()
+
+    def _ended(self, exchange: CallerExchange, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        self._note_gone()
+        error: BaseException | None = None
+        if not call.cancelled():
+            error = call.exception()
+            if error is None and not exchange.is_answered:
+                error = RuntimeError("a call ended without an answer")
+        if error is not None:
+            self._on_error(error)
+        exchange.end_unanswered(self.refusal(500, "internal_error", _OUR_FAULT, None))
+
+
+_OUR_FAULT = (
+    "The proxy failed on this call; the platform may have acted. Ask again with the same key, "
+    "and do not change the key or the order number."
+)
+
+
+async def listen(
+    endpoint: Endpoint,
+    handler: CallHandler,
+    limits: ListenerLimits | None = None,
+    *,
+    refusal: Refusal = refusal_in_payhub_shape,
+    on_error: Callable[[BaseException], None],
+    protected: frozenset[bytes] = frozenset((b"idempotency-key",)),
+    reuse_port: bool = False,
+    sock: socket.socket | None = None,
+) -> Listener:
+    """Accept calls at `endpoint`, each handed to `handler`.
+
+    Args: refusal: shapes the wire's own refusals. on_error: told of every exception that escapes a call; its
+        caller gets a 500. protected: lower-case headers that `Connection` must not name (H9).
+        reuse_port: share the port with other processes. sock: an already bound socket, used as it is.
+    Raises: OSError where the address can't be had, TlsFilesUnusable for unusable TLS files.
+    """
+    listener = Listener(
+        endpoint,
+        handler,
+        limits or ListenerLimits(),
+        refusal=refusal,
+        on_error=on_error,
+        protected=protected,
+    )
+    await listener.open(reuse_port=reuse_port, sock=sock)
+    return listener

@@ -1,0 +1,177 @@
+"""The configuration and its preset, joined into what the product runs on."""
+
+from __future__ import annotations
+
+import hashlib
+
+from proxy.config.model import Config
+from proxy.config.platform import compile_platform, lag_ms
+from proxy.config.preset import Preset
+from proxy.config.problems import ConfigProblem, Problems, suggestion
+from proxy.config.rules import Address
+from proxy.config.sections import ScopeSource
+from proxy.config.settings import (
+    BreakerSettings,
+    BudgetSettings,
+    EventsSettings,
+    LimitSettings,
+    Listen,
+    LookupSettings,
+    PlatformAdvice,
+    ScopePart,
+    Settings,
+    StoreSettings,
+    UpstreamSettings,
+)
+from proxy.core.rules import Platform
+
+SCHEMES = (
+    "sqlite",
+    "redis",
+    "rediss",
+    "unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+    "memory",
+)
+
+
+def compile_settings(
+    config: Config, preset: Preset, *, file: str, version: str
+) -> tuple[Settings, list[ConfigProblem]]:
+    """The settings, and what is wrong with them: they may be used only where that is nothing."""
+    problems = Problems(file)
+    platform = compile_platform(config, preset, problems)
+    _check_store(config, problems)
+    _check_addresses(config, problems)
+    if config.wait_timeout < 2 * config.store.lease:
+        problems.add(
+            "wait_timeout",
+            "expected at least twice store.lease: a waiter has to outlast a dead leader's lease (F4)",
+        )
+    if sorted(set(config.lookups.schedule)) != config.lookups.schedule:
+        problems.add("lookups.schedule", "expected durations that grow from one to the next")
+    return _settings(config, preset, platform, file=file, version=version), problems.found
+
+
+def _check_store(config: Config, problems: Problems) -> None:
+    scheme = config.store.url.partition(":")[0]
+    if scheme not in SCHEMES:
+        text = "expected a store's URL, such as sqlite:safepost.db or redis://host:6379/0, found another"
+        problems.add("store.url", text + suggestion(scheme, SCHEMES))
+    if config.store.journal is not None and scheme in ("sqlite", "memory"):
+        problems.add("store.journal", "expected null: SQLite loses nothing; the journal is for Redis (D6)")
+
+
+def _check_addresses(config: Config, problems: Problems) -> None:
+    if not config.admin.is_private and config.admin_token is None:
+        problems.add("admin_token", f"expected a token, since admin ({config.admin}) is off loopback (A4)")
+    if config.events.listen == config.admin and config.admin.port != 0:
+        problems.add("events.listen", "expected an address of its own, found the admin listener's")
+    taken = {str(config.admin): "admin"}
+    if config.events.listen is not None:
+        taken[str(config.events.listen)] = "events.listen"
+    for listener in config.listen:
+        address = str(listener.address)
+        if address in taken and listener.address.port != 0:
+            problems.add("listen", f"{address} is taken by {taken[address]}")
+        taken.setdefault(address, "listen")
+    tls = config.upstream.tls
+    if (tls.cert_file is None) != (tls.key_file is None):
+        missing = "key_file" if tls.key_file is None else "cert_file"
+        problems.add(f"upstream.tls.{missing}", "expected both cert_file and key_file, or neither")
+
+
+def _settings(config: Config, preset: Preset, platform: Platform, *, file: str, version: str) -> Settings:
+    upstream, store, lookups = config.upstream, config.store, config.lookups
+    return Settings(
+        file=file,
+        version=version,
+        mode=config.mode,
+        listen=tuple(
+            Listen(
+                address=listener.address,
+                cert_file=listener.tls.cert_file if listener.tls else None,
+                key_file=listener.tls.key_file if listener.tls else None,
+            )
+            for listener in config.listen
+        ),
+        admin=config.admin,
+        admin_token=config.admin_token,
+        admin_url=config.admin_url.rstrip("/") if config.admin_url else _admin_url(config.admin),
+        events=EventsSettings(
+            listen=config.events.listen,
+            header=config.events.header,
+            secret=config.events.secret,
+            tolerance_ms=config.events.tolerance,
+        ),
+        workers=config.workers,
+        merchant=_scope_part(config.merchant),
+        environment=_scope_part(config.environment),
+        platform=platform,
+        advice=PlatformAdvice(
+            attempt_timeout_ms_min=preset.retry.attempt_timeout_min,
+            lookup_interval_ms_min=preset.lookup_interval_min,
+        ),
+        upstream=UpstreamSettings(
+            url=upstream.url,
+            credentials=dict(upstream.authorization or {}),
+            connect_timeout_ms=upstream.connect_timeout,
+            max_connections=upstream.max_connections,
+            ca_file=upstream.tls.ca_file,
+            cert_file=upstream.tls.cert_file,
+            key_file=upstream.tls.key_file,
+            verify=upstream.tls.verify,
+        ),
+        store=StoreSettings(
+            url=store.url,
+            on_failure=store.on_failure,
+            timeout_ms=store.timeout,
+            lease_ms=store.lease,
+            secret=store.secret,
+            journal=store.journal,
+        ),
+        budget=BudgetSettings(**dict(config.retry.budget)),
+        breaker=BreakerSettings(
+            enabled=config.breaker.enabled,
+            failures=config.breaker.failures,
+            window_ms=config.breaker.window,
+            open_for_ms=config.breaker.open_for,
+        ),
+        answer_within_ms=config.answer_within,
+        wait_timeout_ms=config.wait_timeout,
+        lookups=LookupSettings(
+            enabled=lookups.enabled,
+            schedule_ms=tuple(lookups.schedule),
+            then_every_ms=lookups.then_every,
+            until_ms=lookups.until,
+            min_interval_ms=lookups.min_interval,
+            lag_ms=lag_ms(config, preset),
+            misses=lookups.misses,
+            rate=lookups.rate,
+        ),
+        limits=LimitSettings(
+            body_bytes=config.limits.body,
+            headers_bytes=config.limits.headers,
+            stored_response_bytes=config.limits.stored_response,
+            connections=config.limits.connections,
+        ),
+        drain_timeout_ms=config.drain_timeout,
+        log_level=config.log.level,
+        log_format=config.log.format,
+    )
+
+
+def _scope_part(source: ScopeSource) -> ScopePart:
+    return ScopePart(name=source.name, header=source.header)
+
+
+def _admin_url(admin: Address) -> str:
+    return "http://localhost" if admin.path is not None else f"http://{admin}"
+
+
+def digest(*texts: str) -> str:
+    """A short name for this very configuration and preset (O5)."""
+    return hashlib.sha256("\x00".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:12]

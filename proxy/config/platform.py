@@ -127,6 +127,7 @@ def _route(
         key_expires=alone,
         body_required=preset_route.body_required,
         fresh_connection=preset_route.fresh_connection,
+        left_out=frozenset(name.lower() for name in preset.card_fields),
     )
     place = f"routes.{name}"
     _check_path(f"{place}.path", template, problems)

@@ -198,7 +198,7 @@ def read_object(
 
 def _finality(value: Json, rule: ObjectRule) -> bool | None:
     """Whether the platform's object is in a final status; None where `value` is not that object."""
-    if not _text(value, rule.id):
+    if not (_text(value, rule.id) if rule.id else isinstance(value, dict)):
         return None
     if rule.any_is_executed:
         return True

@@ -21,6 +21,9 @@ WHOLE_BODY = "(body)"
 It is null for any other body, so that the two kinds never agree.
 """
 
+ALL_FIELDS = "*"
+"""The field that stands for all of a body, less the route's `left_out`: nobody named the safe fields."""
+
 _DIGEST_HEX = 32  # 128 bits: no accidental equals, and the record stays small
 
 
@@ -31,7 +34,9 @@ def make(
 
     A field is a dotted path into the body; `path.NAME` is a parameter of the route's path.
     """
-    fields = {name: _digest(secret, name, _field(name, parsed, params)) for name in route.fields}
+    fields = {
+        name: _digest(secret, name, _field(name, parsed, params, route.left_out)) for name in route.fields
+    }
     if fields:
         fields[WHOLE_BODY] = _digest(secret, WHOLE_BODY, _whole(parsed))
     return Fingerprint(secret_id, preset, fields)
@@ -71,12 +76,23 @@ def _sized(kind: bytes, content: bytes) -> bytes:
     return b"%b%d:%b" % (kind, len(content), content)
 
 
-def _field(name: str, parsed: Parsed, params: Params) -> bytes:
+def _field(name: str, parsed: Parsed, params: Params, left_out: frozenset[str]) -> bytes:
+    if name == ALL_FIELDS:
+        return canonical(_less(parsed.root, left_out))
     path = tuple(name.split("."))
     if len(path) == 2 and path[0] == "path":
         param = params.get(path[1])
         return canonical(None if param is None else decoded(param))
     return canonical(get(parsed, path))
+
+
+def _less(value: Json, names: frozenset[str]) -> Json:
+    """`value` without the members of these lower-case names, at any depth."""
+    if isinstance(value, list):
+        return [_less(item, names) for item in value]
+    if isinstance(value, dict):
+        return {name: _less(member, names) for name, member in value.items() if name.lower() not in names}
+    return value
 
 
 def _whole(parsed: Parsed) -> bytes:

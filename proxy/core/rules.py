@@ -103,7 +103,8 @@ class StatusRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRule:
-    """Where the platform's object keeps what the ledger needs. Empty paths are not read.
+    """Where the platform's object keeps what the ledger needs. Empty paths are not read: without one for the
+    id, any JSON object is the platform's.
 
     `statuses` maps each listed status; an unlisted one is not final. `any_is_executed`: any 2xx object is a
     final answer (checkout sessions, R3). `kind` is the prefix of the object's handle by id.
@@ -170,6 +171,7 @@ class Route:
         retention_ms: how long the platform remembers a key.
         record_ms: how long the record lives after its last attempt (P9).
         key_expires: the platform has no other uniqueness: nothing is sent past retention less an hour (P9).
+        left_out: lower-case names of members that a `*` in `fields` does not cover: card data (P1).
     """
 
     name: str
@@ -196,6 +198,7 @@ class Route:
     key_expires: bool = False
     body_required: bool = True
     fresh_connection: bool = False
+    left_out: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,75 @@
+"""Card numbers, told from order numbers (D4, K5, O-64)."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.core.bodies import Mistake, read_json
+from proxy.core.cards import holds_card, holds_card_number
+
+FIELDS = frozenset({"cvc", "card_number"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4242424242424242",
+        "4242 4242 4242 4242",
+        "4242-4242-4242-4242",
+        "pay:4242424242424242:1",
+        "4242424242424242-1",
+        "2026-4242424242424242",
+        "4222222222222",
+        "5555555555554444",
+        "2223003122003222",
+        "378282246310005",
+        "6011111111111117",
+        "3056930009020004",
+        "36227206271667",
+        "3566002020360505",
+        "6200000000000005",
+        "6205500000000000004",
+    ],
+)
+def test_card_number_is_found(text: str) -> None:
+    assert holds_card_number(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ORDER-2026-000123",
+        "4242424242424241",
+        "424242424242424",
+        "4242  4242  4242  4242",
+        "4242/4242/4242/4242",
+        "x4242424242424242424242x",
+        "1111111111111111117",
+        "20260714123456789",
+        "550e8400-e29b-41d4-a716-446655440000",
+        "1789000000000",
+    ],
+)
+def test_other_digits_are_no_card_number(text: str) -> None:
+    assert not holds_card_number(text)
+
+
+@pytest.mark.parametrize(
+    ("body", "holds"),
+    [
+        (b'{"id":"pay_1","amount":10000}', False),
+        (b'{"card":{"number":"4242 4242 4242 4242"}}', True),
+        (b'{"n":4242424242424242}', True),
+        (b'{"n":"\\u0034242424242424242"}', True),
+        (b'{"n":["\\u4e2d",1,null,{"cvc":null}]}', False),
+        (b'{"card":[{"cvc":"987"}]}', True),
+        (b'{"card":{"cvc":null},"cvc_check":"pass"}', False),
+        (b'{"c\\u0076c":"987"}', True),
+        (b"<cvc>987</cvc>", True),
+        (b"<html>sorry</html>", False),
+    ],
+)
+def test_answer_with_card_data_may_not_be_stored(body: bytes, holds: bool) -> None:
+    value = read_json(body)
+    assert holds_card(body, None if isinstance(value, Mistake) else value, FIELDS) is holds

@@ -18,6 +18,7 @@ from proxy.sandbox.objects import (
     CLOSED_PAYMENT_STATUSES,
     FINAL_PAYMENT_STATUSES,
     FINAL_REFUND_STATUSES,
+    RESOLUTIONS,
     Answer,
     Attempt,
     Card,
@@ -178,6 +179,19 @@ class Bank:
             self._finish_attempt(payment, is_paid=status == "succeeded")
         return payment
 
+    def note_resolution(self, payment_id: str, resolution: str) -> Payment:
+        """How far the platform is with finding out: a change of an open payment that is no event."""
+        payment = self.payments.get(payment_id)
+        if payment is None:
+            raise refusals.unknown(payment_id)
+        if resolution not in RESOLUTIONS:
+            raise refusals.invalid("resolution_status", f"expected one of {', '.join(sorted(RESOLUTIONS))}")
+        if not payment.has_open_attempt:
+            raise refusals.wrong_state(payment.id, f"the payment is {payment.status}; nothing is open")
+        payment.resolution = resolution
+        self._changed(payment)
+        return payment
+
     def settle_refund(self, refund_id: str, status: str) -> Refund:
         refund = self.refunds.get(refund_id)
         if refund is None:
@@ -270,7 +284,7 @@ class Bank:
     def _close_attempt(self, payment: Payment) -> None:
         if payment.attempts:
             payment.attempts[-1].is_finished = True
-        payment.next_action = None
+        payment.next_action, payment.resolution = None, "known"
 
     def _cancel(self, payment: Payment, key: str) -> None:
         self._close_attempt(payment)

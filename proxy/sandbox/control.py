@@ -74,20 +74,25 @@ class Control:
         return response(Answer(204, None))
 
     async def settle_payment(self, request: web.Request) -> web.Response:
+        """`{"status": ...}` brings it to an end, `{"resolution_status": ...}` only says how far it is."""
+        payment_id = request.match_info["id"]
         try:
-            status = await _status(request)
-            return response(
-                Answer(200, self._sandbox.settle_payment(request.match_info["id"], status=status))
-            )
+            status, resolution = await _words(request, "status", "resolution_status")
+            if resolution is not None and status is None:
+                view = self._sandbox.note_resolution(payment_id, resolution_status=resolution)
+            else:
+                view = self._sandbox.settle_payment(payment_id, status=status or "")
         except RefusedError as refused:
             return response(refused.answer)
+        return response(Answer(200, view))
 
     async def settle_refund(self, request: web.Request) -> web.Response:
         try:
-            status = await _status(request)
-            return response(Answer(200, self._sandbox.settle_refund(request.match_info["id"], status=status)))
+            (status,) = await _words(request, "status")
+            view = self._sandbox.settle_refund(request.match_info["id"], status=status or "")
         except RefusedError as refused:
             return response(refused.answer)
+        return response(Answer(200, view))
 
     async def events(self, _: web.Request) -> web.Response:
         events = self._sandbox.webhooks.events
@@ -125,7 +130,7 @@ async def _body(request: web.Request) -> object:
     return parsed
 
 
-async def _status(request: web.Request) -> str:
+async def _words(request: web.Request, *names: str) -> list[str | None]:
     given = await _body(request)
-    status = given.get("status") if isinstance(given, dict) else None
-    return status if isinstance(status, str) else ""
+    found = [given.get(name) if isinstance(given, dict) else None for name in names]
+    return [word if isinstance(word, str) else None for word in found]

@@ -10,10 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from proxy.sandbox.objects import Outcome
 from proxy.sandbox.platform import Call, Work
 from proxy.sandbox.rules import EXTRAS, OUTCOMES, Fault, FaultRule, read_directives
+
+RULES_SHOWN_MAX: Final = 1000
+"""From here on used-up rules are forgotten: each one is compared with each request."""
 
 
 @dataclass(slots=True)
@@ -74,6 +78,8 @@ class FaultPlan:
     def add(self, rule: FaultRule) -> int:
         """Arm a rule; its number is for `remove`."""
         self._count += 1
+        if len(self._armed) >= RULES_SHOWN_MAX:
+            self._armed = [armed for armed in self._armed if not armed.is_spent]
         self._armed.append(ArmedRule(self._count, rule))
         return self._count
 
@@ -176,8 +182,8 @@ def _fits(rule: FaultRule, subject: Subject) -> bool:
 
 def _like(pattern: str, value: str) -> bool:
     """Whether `value` fits a pattern with `*` and `{name}`; everything else in it is literal."""
-    if pattern == value:
-        return True
+    if "*" not in pattern and "{" not in pattern:
+        return pattern == value
     parts = re.split(r"(\*|\{[^{}/]*\})", pattern)
     expression = "".join(".*" if p == "*" else "[^/]+" if p[:1] == "{" else re.escape(p) for p in parts)
     return re.fullmatch(expression, value, re.DOTALL) is not None

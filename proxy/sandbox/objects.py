@@ -11,6 +11,7 @@ Json = dict[str, object]
 
 FINAL_PAYMENT_STATUSES = frozenset({"succeeded", "failed", "canceled", "expired"})
 CLOSED_PAYMENT_STATUSES = frozenset({"succeeded", "canceled", "expired"})
+RESOLUTIONS = frozenset({"known", "needs_query", "manual_review"})
 FINAL_REFUND_STATUSES = frozenset({"succeeded", "failed"})
 
 

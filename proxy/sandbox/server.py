@@ -150,6 +150,10 @@ class Sandbox:
         """Bring a payment to a final status; its event goes out. Raises: RefusedError."""
         return self.bank.settle_payment(payment_id, status).view()
 
+    def note_resolution(self, payment_id: str, *, resolution_status: str) -> Json:
+        """Show how far the platform is with an open payment: `needs_query`, `manual_review`, `known`."""
+        return self.bank.note_resolution(payment_id, resolution_status).view()
+
     def settle_refund(self, refund_id: str, *, status: str) -> Json:
         return self.bank.settle_refund(refund_id, status).view()
 

@@ -66,10 +66,26 @@ async def test_payment_may_expire_or_fail_and_be_tried_again(merchant: Merchant,
     sandbox.settle_payment(made.body["id"], status="failed")
     shown = (await merchant.get(f"/v1/payments/{made.body['id']}")).body
     assert (shown["status"], shown["failure"]["attempt_id"]) == ("failed", "att_demo_001")
-    sandbox.settle_payment(made.body["id"], status="expired")
+    assert sandbox.settle_payment(made.body["id"], status="expired")["resolution_status"] == "known"
     confirm = await merchant.post(f"/v1/payments/{made.body['id']}/confirm", {}, key="C")
     assert confirm.code == "invalid_state"
     assert sandbox.ledger.entries == ()
+
+
+async def test_open_payment_shows_how_far_its_resolution_is(merchant: Merchant, sandbox: Sandbox) -> None:
+    made = await merchant.pay("ORDER-1~202")
+    address = f"/_sandbox/payments/{made.body['id']}"
+    noted = (await merchant.post(address, {"resolution_status": "manual_review"})).body
+    assert (noted["status"], noted["resolution_status"], noted["version"]) == (
+        "processing",
+        "manual_review",
+        2,
+    )
+    assert (await merchant.post(address, {"resolution_status": "lost"})).status == 422
+    settled = (await merchant.post(address, {"status": "succeeded"})).body
+    assert (settled["resolution_status"], settled["version"]) == ("known", 3)
+    assert (await merchant.post(address, {"resolution_status": "needs_query"})).code == "invalid_state"
+    assert [event.type for event in sandbox.webhooks.events] == ["payment.succeeded"]
 
 
 async def test_reset_starts_anew(merchant: Merchant, sandbox: Sandbox) -> None:

@@ -315,3 +315,15 @@ class _Group:
         if not self.below:
             return self.own[0] if len(self.own) == 1 else self.own
         return [*self.own, self.members()] if self.own else self.members()
+
+
+def written_json(value: Json) -> str:
+    """The value as compact JSON text, numbers by the literals that they came with."""
+    if isinstance(value, Number):
+        return value.literal
+    if isinstance(value, list):
+        return f"[{','.join(written_json(item) for item in value)}]"
+    if isinstance(value, dict):
+        members = (f"{json.dumps(name)}:{written_json(member)}" for name, member in value.items())
+        return f"{{{','.join(members)}}}"
+    return json.dumps(value)

@@ -479,8 +479,18 @@ class CallEnded:
     code: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LookupMade:
+    """The platform was asked about a resource; `result` is found, missed or failed, `reason` why it failed."""
+
+    route: str
+    result: str
+    reason: str = ""
+
+
 Fact = (
     CallEnded
+    | LookupMade
     | AttemptFinished
     | RetryPlanned
     | BecameUnknown

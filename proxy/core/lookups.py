@@ -1,0 +1,90 @@
+"""How the platform is asked about a resource, and how its answer is read (U2, U8)."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from proxy.core.bodies import Json, Mistake, read_json, written_json
+from proxy.core.classify import plain_body, read_object
+from proxy.core.http import Answered, WireResult
+from proxy.core.model import Operation
+from proxy.core.resolve import Found, LookupFailed, LookupResult, Missed
+from proxy.core.rules import Path, Platform, Route
+
+
+def merchant_number(operation: Operation) -> str | None:
+    """The merchant's own number of the resource: what follows the prefix of the subject's handle."""
+    if operation.subject is None or operation.acts_on_existing:
+        return None
+    return unquote(operation.subject.partition(":")[2])
+
+
+def lookup_target(operation: Operation, route: Route) -> bytes | None:
+    """By resource id if it is known, else by merchant number; None where there is no way to ask."""
+    rule = route.lookup
+    if rule is None:
+        return None
+    number = merchant_number(operation)
+    if operation.resource_id is not None and rule.by_id is not None:
+        return rule.by_id.replace("{id}", quote(operation.resource_id, safe="")).encode("ascii")
+    if number is not None and rule.by_number is not None:
+        return rule.by_number.replace("{number}", quote(number, safe="")).encode("ascii")
+    return None
+
+
+def read_lookup(
+    result: WireResult, operation: Operation, route: Route, platform: Platform, *, seen_ms: int
+) -> LookupResult:
+    """What a lookup's end shows. Only the documented empty answer is a miss (U8)."""
+    rule = route.lookup
+    if rule is None:
+        return LookupFailed("no lookup")
+    if not isinstance(result, Answered):
+        return LookupFailed(result.reason.value)
+    response = result.response
+    plain = plain_body(response)
+    value = read_json(plain) if plain else None
+    if value is None or isinstance(value, Mistake):
+        return LookupFailed(f"http_{response.status} without the platform's JSON")
+    by_id = operation.resource_id is not None and rule.by_id is not None
+    if response.status == 200:
+        return _shown(value, operation, route, platform, by_id=by_id, seen_ms=seen_ms)
+    # An id that was never confirmed may be unknown to the platform; one that it gave out itself may not.
+    never_confirmed = operation.acts_on_existing and operation.newest is None and not operation.accepted
+    says_so = response.status in rule.absent_statuses and _at(value, platform.error_code) is not None
+    if by_id and never_confirmed and says_so:
+        return Missed()
+    return LookupFailed(f"http_{response.status}")
+
+
+def _shown(
+    value: Json, operation: Operation, route: Route, platform: Platform, *, by_id: bool, seen_ms: int
+) -> LookupResult:
+    """A 200: the object by id, or the list by number with at most one item (the number is unique)."""
+    item, named, wanted = value, route.object.id, operation.resource_id
+    if not by_id:
+        found = _at(value, route.lookup.list_path if route.lookup else ())
+        if not isinstance(found, list):
+            return LookupFailed("no list")
+        if not found:
+            return Missed()
+        if len(found) > 1:
+            return LookupFailed("more than one resource for one number")
+        item, named, wanted = found[0], route.object.number, merchant_number(operation)
+    if named and _at(item, named) != wanted:
+        return LookupFailed("another resource than was asked for")
+    seen = read_object(
+        written_json(item).encode(),
+        item,
+        route.object,
+        source="lookup",
+        seen_ms=seen_ms,
+        card_fields=platform.card_fields,
+    )
+    return Found(seen, operation.handles) if seen else LookupFailed("not the platform's object")
+
+
+def _at(value: Json, path: Path) -> Json:
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value

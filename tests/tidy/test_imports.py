@@ -1,0 +1,136 @@
+"""Imports point one way: core <- ports <- driver and adapters <- app <- cli (architecture section 1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from tests.tidy.tree import Source, package
+
+PURE: Final = frozenset(
+    {
+        "__future__",
+        "abc",
+        "base64",
+        "bisect",
+        "calendar",
+        "collections",
+        "dataclasses",
+        "datetime",
+        "decimal",
+        "enum",
+        "functools",
+        "hashlib",
+        "heapq",
+        "hmac",
+        "itertools",
+        "json",
+        "math",
+        "operator",
+        "re",
+        "string",
+        "struct",
+        "typing",
+        "urllib",
+        "zlib",
+    }
+)
+"""What core may import of the standard library: nothing that waits, reads a clock, draws a number, opens a
+file."""
+
+MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
+    "core": frozenset(),
+    "ports": frozenset({"core"}),
+    "presets": frozenset(),
+    "clock": frozenset({"core", "ports"}),
+    "config": frozenset({"core", "ports", "presets"}),
+    "driver": frozenset({"core", "ports"}),
+    "resolver": frozenset({"core", "ports", "driver"}),
+    "webhooks": frozenset({"core", "ports"}),
+    "calls": frozenset({"core", "ports", "driver"}),
+    "wire": frozenset({"core", "ports"}),
+    "stores": frozenset({"core", "ports"}),
+    "observe": frozenset({"core", "ports", "driver", "config"}),
+    "admin": frozenset({"core", "ports", "driver", "config", "webhooks"}),
+    "sandbox": frozenset(),
+}
+"""By area of the package, the other areas that it may import. Areas that are not here join concrete classes
+and may import any; nothing but them and `cli` may import them."""
+
+JOIN: Final = frozenset({"app", "demo", "workers", "cli", "__main__"})
+"""Where concrete classes meet, and what starts them."""
+
+ADAPTERS: Final = frozenset({"wire", "stores", "observe", "admin"})
+
+
+def _area(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def _edges(source: Source) -> frozenset[str]:
+    own = _area(source.module)
+    areas = {_area(name) for name in source.imports() if name == "proxy" or name.startswith("proxy.")}
+    return frozenset(areas - {own, ""})
+
+
+def test_every_area_of_the_package_has_a_row_in_the_table() -> None:
+    areas = {_area(source.module) for source in package()} - {""}
+
+    assert areas <= MAY_IMPORT.keys() | JOIN, "name what the new area may import, here"
+
+
+@pytest.mark.parametrize("area", MAY_IMPORT)
+def test_area_imports_only_what_its_row_allows(area: str) -> None:
+    wrong = [
+        f"{source.name}: imports proxy.{edge}"
+        for source in package()
+        if _area(source.module) == area
+        for edge in sorted(_edges(source) - MAY_IMPORT[area])
+    ]
+
+    assert wrong == []
+
+
+def test_adapters_never_import_each_other() -> None:
+    rows = {area: MAY_IMPORT[area] & (ADAPTERS - {area}) for area in ADAPTERS}
+
+    assert rows == dict.fromkeys(ADAPTERS, frozenset())
+
+
+def test_core_imports_nothing_that_waits_or_chooses() -> None:
+    wrong = [
+        f"{source.name}: {name}"
+        for source in package()
+        if _area(source.module) == "core"
+        for name in sorted(source.imports())
+        if not name.startswith("proxy") and name.split(".")[0] not in PURE
+    ]
+
+    assert wrong == []
+
+
+def test_core_uses_urllib_only_to_split_and_unquote() -> None:
+    wrong = [
+        source.name
+        for source in package()
+        if _area(source.module) == "core"
+        for name in source.imports()
+        if name.startswith("urllib") and name != "urllib.parse"
+    ]
+
+    assert wrong == []
+
+
+def test_product_imports_no_test() -> None:
+    wrong = [s.name for s in package() for name in s.imports() if name.split(".")[0] == "tests"]
+
+    assert wrong == []
+
+
+def test_sandbox_is_a_platform_of_its_own() -> None:
+    """It must judge the product, so it shares none of the product's code."""
+    wrong = [s.name for s in package() if _area(s.module) == "sandbox" and _edges(s)]
+
+    assert wrong == []

@@ -187,7 +187,8 @@ def operation_in_progress(running: Operation, *, retry_after_ms: int) -> Problem
     return Problem(
         status=409,
         code="operation_in_progress",
-        message=f"A call with this key is still in progress; its result is not known yet. {_SAME_KEY}",
+        message="A call with this key is in progress: its money may move. Nothing was sent for this one."
+        f" {_SAME_KEY}",
         retryable=True,
         retry_after_ms=retry_after_ms,
         idempotency_key=running.key,
@@ -332,8 +333,10 @@ def draining(*, retry_after_ms: int) -> Problem:
 
 
 NEAR_MISS = (
-    "The path is not one of the guarded ones, but some servers would take it for one (a doubled or last slash, "
-    "an encoded slash, other case, parameters after a semicolon). Nothing was sent and no money moved. Send the "
+    "The path is not one of the guarded ones, but some servers would take it for one (a doubled or last"
+    " slash, "
+    "an encoded slash, other case, parameters after a semicolon). Nothing was sent and no money moved."
+    " Send the "
     "path exactly as the platform documents it."
 )
 """Why a call near a guarded route is refused: past the guard, it could move money twice."""

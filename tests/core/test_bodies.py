@@ -21,6 +21,7 @@ from proxy.core.bodies import (
     parse,
     parse_headed,
     read_json,
+    written_json,
 )
 
 JSON_TYPE = b"application/json"
@@ -288,3 +289,17 @@ def test_parse_headed_trusts_one_content_type_only(content_types: list[bytes], k
     parsed = parse_headed(b"a=1", tuple((b"Content-Type", value) for value in content_types))
     assert isinstance(parsed, Parsed)
     assert parsed.kind is kind
+
+
+def test_written_json_keeps_literals_names_and_order() -> None:
+    body = b'{ "b": [1.10, null, true, "\\u8ba2\\""], "a": {"n": 9007199254740993} }'
+    value = read_json(body)
+    assert not isinstance(value, Mistake)
+    assert written_json(value) == '{"b":[1.10,null,true,"\\u8ba2\\""],"a":{"n":9007199254740993}}'
+
+
+@given(JSON_VALUES)
+def test_written_json_is_read_back_as_the_same_value(value: object) -> None:
+    read = read_json(json.dumps(value).encode())
+    assert not isinstance(read, Mistake)
+    assert read_json(written_json(read).encode()) == read

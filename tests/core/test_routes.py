@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.routes import RouteTable, decoded, normalise
+from proxy.core.routes import RouteTable, decoded, near_miss, normalise
 from proxy.core.rules import Route
 from tests.core.payhub import CANCEL, CONFIRM, CREATE, PAYHUB
 
@@ -122,3 +122,26 @@ def test_table_takes_the_same_template_under_two_methods() -> None:
 )
 def test_decoded_parameter_is_the_value_that_a_body_holds(param: str, value: str) -> None:
     assert decoded(param) == value
+
+
+@pytest.mark.parametrize(
+    ("path", "is_near"),
+    [
+        ("/v1/payments/", True),
+        ("//v1//payments", True),
+        ("/V1/Payments", True),
+        ("/v1%2Fpayments", True),
+        ("/v1/payments;v=1", True),
+        ("/v1/payments%3Bv=1/pay_1/confirm", True),
+        ("/v1/payments/pay_1//confirm/", True),
+        ("/v1/payments/pay_1", False),
+        ("/v1/customers", False),
+        ("/", False),
+        ("", False),
+    ],
+)
+def test_near_miss_is_what_some_server_takes_for_a_guarded_call(path: str, is_near: bool) -> None:
+    table = RouteTable(PAYHUB.routes)
+    assert table.match("POST", path) is None
+    assert near_miss(table, b"POST", path) is is_near
+    assert not near_miss(table, b"GET", path)

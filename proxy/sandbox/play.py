@@ -176,7 +176,7 @@ class Play:
         call = asyncio.ensure_future(self._call(send))
         try:
             async with asyncio.timeout(SEEN_TIMEOUT_S):
-                while not any(seen.key == key for seen in self.sandbox.requests.seen):  # noqa: ASYNC110 -- no event
+                while not any(seen.key == key for seen in self.sandbox.requests.seen):  # noqa: ASYNC110 -- the log has no event to wait for
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             self.failures.append(f"{send.method} {self._text(send.path)}: never reached the platform")
@@ -231,7 +231,8 @@ class Play:
 
     def _judged(self) -> ScenarioResult:
         scenario, ledger, order = self.scenario, self.sandbox.ledger, self.names["order"]
-        wire = [seen for seen in self.sandbox.requests.seen if seen.order == order]
+        refund = self.names["refund"]
+        wire = [seen for seen in self.sandbox.requests.seen if seen.order == order or seen.refund == refund]
         charges = ledger.charges(order)
         refunds, cancels = len(ledger.refunds(order)), len(ledger.cancels(order))
         if not self.failures:

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
+from aiohttp import ClientSession
 
 from proxy.sandbox import Sandbox, Settings, Terms
 
@@ -35,7 +36,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def settings(clock: HandClock) -> Settings:
-    return Settings(clock=clock, wait_s=0.05, terms=Terms(payment_valid_s=3600))
+    return Settings(clock=clock, terms=Terms(payment_valid_s=3600))
 
 
 async def declined(merchant: Merchant, order: str) -> str:
@@ -199,19 +200,23 @@ async def test_concurrent_same_key_waits_and_gets_the_same_object(
     assert len(sandbox.ledger.charges()) == 1
 
 
-async def test_concurrent_same_key_past_the_wait_is_409_in_progress(
-    merchant: Merchant, sandbox: Sandbox
-) -> None:
-    sandbox.add_fault({"fault": "delay", "seconds": 0.2})
-    first, second = await asyncio.gather(*(merchant.pay("ORDER-1", key="K") for _ in range(2)))
-    assert {first.status, second.status} == {201, 409}
-    late = first if first.status == 409 else second
-    assert (late.code, late.body["error"]["retryable"]) == ("operation_in_progress", True)
-    assert (await merchant.pay("ORDER-1", key="K")).status == 200
+async def test_concurrent_same_key_past_the_wait_is_409_in_progress(session: ClientSession) -> None:
+    sandbox = await Sandbox.start(settings=Settings(wait_s=0.02))
+    try:
+        merchant = Merchant(session, sandbox.url)
+        sandbox.add_fault({"fault": "delay", "seconds": 0.3})
+        first, second = await asyncio.gather(*(merchant.pay("ORDER-1", key="K") for _ in range(2)))
+        assert {first.status, second.status} == {201, 409}
+        late = first if first.status == 409 else second
+        assert (late.code, late.body["error"]["retryable"]) == ("operation_in_progress", True)
+        assert (await merchant.pay("ORDER-1", key="K")).status == 200
+        assert len(sandbox.ledger.charges()) == 1
+    finally:
+        await sandbox.close()
 
 
 async def test_concurrent_conflict_is_told_at_once(merchant: Merchant, sandbox: Sandbox) -> None:
-    sandbox.add_fault({"fault": "delay", "seconds": 0.1, "match": {"order": "ORDER-1"}})
+    sandbox.add_fault({"fault": "delay", "seconds": 0.3, "match": {"order": "ORDER-1"}})
     first = asyncio.ensure_future(merchant.pay("ORDER-1", key="K"))
     await until(lambda: len(sandbox.requests) == 1)
     answer = await merchant.pay("ORDER-1", key="K", amount=12_000)

@@ -31,6 +31,8 @@ async def test_scenarios_hold_through_a_sidecar_that_keeps_the_promise(sandbox: 
         f"POST /v1/payments  {key} -> 200",
         f"POST /v1/payments  {key} -> 200",
     ]
+    refund = next(result for result in results if result.name == "S11")
+    assert refund.wire[-1] == "GET /v1/refunds?merchant_refund_no=REFUND-S11-001 -> 200"
 
 
 async def test_second_run_on_one_sandbox_has_numbers_of_its_own(sandbox: Sandbox) -> None:

@@ -13,7 +13,7 @@ Refusal = Callable[[int, str, str, str | None], Response]
 """Makes the wire's own refusals: (status, code, message, field) -> an answer in the platform's shape."""
 
 _STANDARD_REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
-_CLOSE = b"Connection: close\r\n"
+_CLOSE = b"Connection: close"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -43,10 +43,10 @@ def whole_answer(response: Response, *, method: bytes, closing: bool) -> bytes:
         # A HEAD or 304 may say how long the GET's body would be (O-27); a 204 must not.
         head_lines = lines(response.headers, dropped=ANSWER_FRAMING if response.status == 204 else HOP_BY_HOP)
         if method == b"HEAD" and response.body and not _has_length(response.headers):
-            head_lines.append(b"Content-Length: %d\r\n" % len(response.body))
+            head_lines.append(b"Content-Length: %d" % len(response.body))
     else:
         head_lines = lines(response.headers, dropped=ANSWER_FRAMING)
-        head_lines.append(b"Content-Length: %d\r\n" % len(body))
+        head_lines.append(b"Content-Length: %d" % len(body))
     return _head(response.status, response.reason, head_lines, closing) + body
 
 
@@ -66,9 +66,9 @@ def streamed_head(
     else:
         head_lines = lines(headers, dropped=ANSWER_FRAMING)
         if body_length is not None:
-            head_lines.append(b"Content-Length: %d\r\n" % body_length)
+            head_lines.append(b"Content-Length: %d" % body_length)
         elif is_11:
-            head_lines.append(b"Transfer-Encoding: chunked\r\n")
+            head_lines.append(b"Transfer-Encoding: chunked")
     return _head(status, reason, head_lines, closing)
 
 
@@ -86,15 +86,14 @@ def last_chunk(trailers: Headers) -> bytes:
     """The end of a chunked body."""
     if not trailers:
         return LAST_CHUNK
-    ending = lines(trailers, dropped=ANSWER_FRAMING)
-    return sealed(b"0\r\n" + b"".join(ending) + b"\r\n", line_count=len(ending) + 2)
+    return sealed([b"0", *lines(trailers, dropped=ANSWER_FRAMING)])
 
 
 def _head(status: int, reason: bytes, head_lines: list[bytes], closing: bool) -> bytes:
     if closing:
         head_lines.append(_CLOSE)
-    start = b"HTTP/1.1 %d %b\r\n" % (status, reason or _STANDARD_REASONS.get(status, b""))
-    return sealed(b"%b%b\r\n" % (start, b"".join(head_lines)), line_count=len(head_lines) + 2)
+    start = b"HTTP/1.1 %d %b" % (status, reason or _STANDARD_REASONS.get(status, b""))
+    return sealed([start, *head_lines])
 
 
 def _has_length(headers: Headers) -> bool:

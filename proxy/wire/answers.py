@@ -11,7 +11,15 @@ import re
 from proxy.core.http import Headers
 from proxy.wire.answer_head import is_bodyless
 from proxy.wire.bodies import BadBody, BodyDecoder, ChunkedDecoder, CloseDecoder, LengthDecoder
-from proxy.wire.fields import PSEUDONYM, BadFields, end_to_end, list_members, scan_fields
+from proxy.wire.fields import (
+    ANSWER_FRAMING,
+    PSEUDONYM,
+    BadFields,
+    end_to_end,
+    is_ours,
+    list_members,
+    scan_fields,
+)
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*+))?\r\n")
 _BEGINS = b"HTTP/1."
@@ -19,6 +27,8 @@ _LENGTH = re.compile(rb"[0-9]{1,18}")
 _INTERIM_MAX = 32
 """Interim answers before the final one; more than any server sends, fewer than a flood."""
 
+_VIA_11 = (b"Via", b"1.1 " + PSEUDONYM)
+_VIA_10 = (b"Via", b"1.0 " + PSEUDONYM)
 _NO_NAMES: frozenset[bytes] = frozenset()
 _USUAL_OPTIONS = frozenset((b"close", b"keep-alive"))
 
@@ -163,33 +173,39 @@ class AnswerReader:
             raise BadAnswer("the platform sent too many interim answers")
         if status != 100:
             named = _options([value for name, value in fields if name.lower() == b"connection"])
-            self.interims.append((status, end_to_end(fields, named)))
+            self.interims.append((status, tuple(end_to_end(fields, named))))
 
     def _final(self, status: int, is_11: bool, reason: bytes, fields: list[tuple[bytes, bytes]]) -> None:
         lengths: list[bytes] = []
         codings: list[bytes] = []
         options: list[bytes] = []
-        for name, value in fields:
-            low = name.lower()
-            if low == b"content-length":
-                lengths.append(value)
+        kept: list[tuple[bytes, bytes]] = []
+        for field in fields:
+            low = field[0].lower()
+            if low not in ANSWER_FRAMING:
+                if not is_ours(low):
+                    kept.append(field)
+            elif low == b"content-length":
+                lengths.append(field[1])
             elif low == b"transfer-encoding":
-                codings.append(value)
+                codings.append(field[1])
             elif low == b"connection":
-                options.append(value)
+                options.append(field[1])
         named = _options(options)
         self.keeps_alive = is_11 and b"close" not in named
-        headers = end_to_end(fields, named - _USUAL_OPTIONS)
-        via = (b"Via", b"%b %b" % (b"1.1" if is_11 else b"1.0", PSEUDONYM))
+        if named - _USUAL_OPTIONS:
+            kept = end_to_end(kept, named)
         self.is_bodyless = is_bodyless(self._method, status)
         if self.is_bodyless:
             self.body_length = 0
             self.is_whole = True
+            # A HEAD or 304 may say how long the GET's body would be (O-27).
+            kept += [(b"Content-Length", length) for length in lengths[:1] if _LENGTH.fullmatch(length)]
         else:
-            headers = tuple(field for field in headers if field[0].lower() != b"content-length")
             self._decoder = self._body_decoder(lengths, codings, is_11)
             self.is_whole = self._decoder.is_whole
-        self.headers = (*headers, via)
+        kept.append(_VIA_11 if is_11 else _VIA_10)
+        self.headers = tuple(kept)
         self.reason = reason
         self.status = status
 

@@ -168,7 +168,7 @@ class ChunkedDecoder:
             fields = scan_fields(b"\r\n" + wire[at : end + 2], 2, end + 2 - at)
         except BadFields as bad:
             raise BadBody(f"bad trailers: {bad}") from bad
-        self.trailers = without(end_to_end(fields, frozenset()), *_NEVER_TRAILERS)
+        self.trailers = without(tuple(end_to_end(fields, frozenset())), *_NEVER_TRAILERS)
         self.is_whole = True
         return end + 4
 

@@ -74,6 +74,11 @@ class CallerExchange:
         return self._parsed.keep_alive
 
     @property
+    def is_owed(self) -> bool:
+        """Whether the caller is there and has no whole answer yet."""
+        return self._connection.owes(self)
+
+    @property
     def body_length(self) -> int | None:
         return self._parsed.body_length
 
@@ -107,7 +112,7 @@ class CallerExchange:
         closing = self._connection.closes_after_answer
         answer = whole_answer(response, method=self.head.method, closing=closing)
         self._claim_answer()
-        if not self._connection.owes(self):
+        if not self.is_owed:
             return False
         self._connection.write(answer)
         return await self._finish(closing)
@@ -131,7 +136,7 @@ class CallerExchange:
         return given
 
     async def interim(self, status: int, headers: Headers) -> None:
-        if self.head.http_minor and not self.is_answered and self._connection.owes(self):
+        if self.head.http_minor and not self.is_answered and self.is_owed:
             self._connection.write(interim_head(status, headers))
 
     async def begin(
@@ -183,7 +188,7 @@ class CallerExchange:
         if not self._is_streaming:
             raise RuntimeError("an answer ended that had not begun")
         self._is_streaming = False
-        if not self._connection.owes(self):
+        if not self.is_owed:
             return False
         if self._left:
             self.abort()
@@ -195,7 +200,7 @@ class CallerExchange:
 
     def end_unanswered(self, response: Response) -> None:
         """Answer a call that failed to answer itself; break an answer that it left unfinished."""
-        if not self._connection.owes(self):
+        if not self.is_owed:
             return
         if self.is_answered:
             self.abort()
@@ -205,7 +210,7 @@ class CallerExchange:
 
     def abort(self) -> None:
         self._corked.clear()
-        if self._connection.owes(self):
+        if self.is_owed:
             self._connection.abort()
 
     def _cork(self, data: bytes) -> None:
@@ -219,5 +224,5 @@ class CallerExchange:
             data = b"".join(self._corked)
             self._corked.clear()
             self._corked_bytes = 0
-            if self._connection.owes(self):
+            if self.is_owed:
                 self._connection.write(data)

@@ -98,34 +98,40 @@ def list_members(value: bytes) -> list[bytes]:
     return members
 
 
+def names_ours(raw: bytes) -> bool:
+    """Whether the head `raw` may hold a `Safepost-*` field, which no outsider may set (H1)."""
+    return b"safepost-" in raw.lower()
+
+
 def is_ours(name: bytes) -> bool:
-    """Whether the lower-case `name` belongs to the product, so that no outsider may set it (H1)."""
+    """Whether the lower-case `name` belongs to the product."""
     return name.startswith(b"safepost-")
 
 
-def end_to_end(fields: list[tuple[bytes, bytes]], named: frozenset[bytes]) -> Headers:
-    """What of an answer's or a trailer's `fields` travels on: none hop-by-hop, none that Connection named.
+def end_to_end(fields: list[tuple[bytes, bytes]], named: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
+    """What of an answer's or a trailer's `fields` travels on.
 
-    Content-Length stays: who frames the message decides about it.
+    Nothing hop-by-hop, nothing of ours, no Content-Length, and no field that Connection `named`.
     """
-    return tuple(
+    return [
         field
         for field in fields
-        if (low := field[0].lower()) not in HOP_BY_HOP and low not in named and not is_ours(low)
-    )
+        if (low := field[0].lower()) not in ANSWER_FRAMING and low not in named and not is_ours(low)
+    ]
 
 
 def lines(headers: Headers, *, dropped: frozenset[bytes]) -> list[bytes]:
-    """`headers` as wire lines, less those whose lower-case name is in `dropped`."""
-    return [b"%b: %b\r\n" % field for field in headers if field[0].lower() not in dropped]
+    """`headers` as wire lines without their ends, less those whose lower-case name is in `dropped`."""
+    return [b": ".join(field) for field in headers if field[0].lower() not in dropped]
 
 
-def sealed(head: bytes, *, line_count: int) -> bytes:
-    """`head` itself, once it is sure that it has `line_count` lines and no more (O-42).
+def sealed(head_lines: list[bytes]) -> bytes:
+    """The lines as one head with its empty line, once it is sure that there are no more than these (O-42).
 
     Raises: ValueError where a name or value would have smuggled a line in; nothing may then be sent.
     """
-    whole = head.count(b"\r\n")
-    if whole != line_count or head.count(b"\n") != whole or head.count(b"\r") != whole or b"\0" in head:
+    head = b"\r\n".join(head_lines) + b"\r\n\r\n"
+    ends = len(head_lines) + 1
+    if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head:
         raise ValueError("a header name or value holds a line break or a NUL; nothing was sent")
     return head

@@ -10,7 +10,15 @@ import re
 from dataclasses import dataclass
 
 from proxy.core.http import RequestHead
-from proxy.wire.fields import HEADER_COUNT_MAX, HOP_BY_HOP, BadFields, is_ours, list_members, scan_fields
+from proxy.wire.fields import (
+    HEADER_COUNT_MAX,
+    HOP_BY_HOP,
+    BadFields,
+    is_ours,
+    list_members,
+    names_ours,
+    scan_fields,
+)
 
 HEAD_BYTES_MAX = 65_536
 TARGET_BYTES_MAX = 16_384
@@ -112,11 +120,12 @@ def parse_request_head(raw: bytes, limits: HeadLimits, protected: frozenset[byte
             raise HeadRefused(431, f"the request has more than {limits.header_count_max} header lines")
         kept: list[tuple[bytes, bytes]] = []
         special: list[tuple[bytes, bytes]] = []
+        may_be_ours = names_ours(raw)
         for field in fields:
             low = field[0].lower()
             if low in _SPECIAL:
                 special.append((low, field[1]))
-            elif not is_ours(low):
+            elif not may_be_ours or not is_ours(low):
                 kept.append(field)
         return _framed(method, target, minor == b"1", special, kept, protected)
     except BadFields as bad:

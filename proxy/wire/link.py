@@ -49,6 +49,7 @@ class Link(asyncio.Protocol):
         self._on_lost = on_lost
         self._transport: asyncio.Transport
         self._alarm = Alarm(loop, self._time_over)
+        self._watch = Alarm(loop, self._ring_wake)
         self._poll: select.poll | None = None
         self._reader: AnswerReader | None = None
         self._answer: asyncio.Future[Answered | MaybeSent] | None = None
@@ -157,16 +158,16 @@ class Link(asyncio.Protocol):
                     self._alarm.set_in(self._timeout_ms)
         return event
 
-    async def wait_event(self, limit_s: float) -> None:
-        """Return when there may be a next event or a waiting interim answer, or after `limit_s`."""
+    async def wait_event(self) -> None:
+        """Return when there may be a next event or an interim answer, and every `WATCH_MS`."""
         if self._events or self.reader.interims:
             return
         self._wake = self._loop.create_future()
-        timer = self._loop.call_later(limit_s, self._ring_wake)
+        self._watch.set_in(WATCH_MS)
         try:
             await self._wake
         finally:
-            timer.cancel()
+            self._watch.clear()
             self._wake = None
 
     def _ring_wake(self) -> None:
@@ -215,6 +216,7 @@ class Link(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once."""
         self._alarm.close()
+        self._watch.close()
         if not self.is_lost:
             self._transport.abort()
 
@@ -305,6 +307,7 @@ class Link(asyncio.Protocol):
         self._poll = None
         self.break_off(MaybeSentReason.RESET, _lost_detail(exc))
         self._alarm.close()
+        self._watch.close()
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._on_lost(self)

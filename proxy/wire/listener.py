@@ -182,7 +182,8 @@ class Listener:
                 error = RuntimeError("a call ended without an answer")
         if error is not None:
             self._on_error(error)
-        exchange.end_unanswered(self.refusal(500, "internal_error", _OUR_FAULT, None))
+        if exchange.is_owed:
+            exchange.end_unanswered(self.refusal(500, "internal_error", _OUR_FAULT, None))
 
 
 _OUR_FAULT = (

@@ -23,12 +23,12 @@ from proxy.wire.bodies import Intake
 from proxy.wire.connect import Connector, Origin
 from proxy.wire.fields import PSEUDONYM, REQUEST_FRAMING, lines, sealed
 from proxy.wire.heads import HEAD_BYTES_MAX
-from proxy.wire.link import WATCH_MS, BodyEnded, HeadCame, Link
+from proxy.wire.link import BodyEnded, HeadCame, Link
 from proxy.wire.pool import LinkPool, PoolLimits
 from proxy.wire.tls import FreshContext, TlsFiles, client_context
 
 RESPONSE_BYTES_MAX = 8 * 1024 * 1024
-_VIA = b"Via: 1.1 %b\r\n" % PSEUDONYM
+_VIA = b"Via: 1.1 " + PSEUDONYM
 _SAYS_ZERO = frozenset((b"POST", b"PUT", b"PATCH"))
 """Methods that say `Content-Length: 0` where they have no body (RFC 9110 section 8.6, O-28)."""
 
@@ -64,7 +64,7 @@ class HttpUpstream:
         self._monotonic_ms = monotonic_ms
         self._response_bytes_max = response_bytes_max
         self._head_bytes_max = head_bytes_max
-        self._host_line = b"Host: %b\r\n" % self._origin.host_header
+        self._host_line = b"Host: " + self._origin.host_header
 
     async def send(
         self,
@@ -102,14 +102,13 @@ class HttpUpstream:
 
     def _head(self, request: WireRequest, body_length: int | None, *, is_chunked: bool) -> bytes:
         target = request.target if request.target == b"*" else self._origin.base_path + request.target
-        head_lines = lines(request.headers, dropped=REQUEST_FRAMING)
-        head_lines.append(_VIA)
+        start = b"%b %b HTTP/1.1" % (request.method, target)
+        head_lines = [start, self._host_line, *lines(request.headers, dropped=REQUEST_FRAMING), _VIA]
         if is_chunked:
-            head_lines.append(b"Transfer-Encoding: chunked\r\n")
+            head_lines.append(b"Transfer-Encoding: chunked")
         elif body_length is not None:
-            head_lines.append(b"Content-Length: %d\r\n" % body_length)
-        start = b"%b %b HTTP/1.1\r\n%b" % (request.method, target, self._host_line)
-        return sealed(b"%b%b\r\n" % (start, b"".join(head_lines)), line_count=len(head_lines) + 3)
+            head_lines.append(b"Content-Length: %d" % body_length)
+        return sealed(head_lines)
 
     async def stream(
         self,
@@ -204,7 +203,7 @@ async def _relay(link: Link, sink: StreamSink) -> Streamed:
             if not sink.is_open:
                 link.break_off(MaybeSentReason.RESET, "the caller left; the connection was closed")
                 continue
-            await link.wait_event(WATCH_MS / 1000)
+            await link.wait_event()
         elif isinstance(event, bytes):
             await sink.write(event)
         elif isinstance(event, HeadCame):

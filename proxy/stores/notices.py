@@ -1,0 +1,33 @@
+"""What a store has to tell an operator while it runs; `app` makes facts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class NoticeKind(StrEnum):
+    """What happened to the store."""
+
+    WAL_STARVED = "wal_starved"  # SQLite: a long reader keeps the log from being emptied (O-57)
+    WAL_EMPTIED = "wal_emptied"
+    LOST_DATA = "lost_data"  # Redis: the store marker vanished (D6)
+    PUT_BACK = "put_back"  # the journal put lost operations back (D6)
+    AWAY = "away"
+    BACK = "back"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """`text` says where, what, what it means for the money and what to do."""
+
+    kind: NoticeKind
+    text: str
+
+
+Notify = Callable[[Notice], None]
+
+
+def unheard(notice: Notice) -> None:
+    """Where nobody listens: tests and tools."""

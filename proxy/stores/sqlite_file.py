@@ -1,0 +1,323 @@
+"""The ledger's file: where it may lie, opening it, its schema, and its failures in words an operator can act
+on.
+
+A file that can't be trusted is refused. Nothing here ever makes a new file where one was lost or damaged,
+since an empty ledger forgets every unknown payment (O-58).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+from proxy.ports import Clock, StoreUnavailable
+
+APPLICATION_ID = 0x5AFE9057
+BUSY_SLICE_MS = 50  # the longest wait for a lock in one go; callers look at their time limits in between
+CHECK_MS_MAX = 5_000  # of the quick check at open: refusing has to take less than 10 s (O-58)
+CHECK_STEPS = 20_000  # virtual machine steps between two looks at the clock
+JOURNAL_BYTES_KEPT = 32 * 1024 * 1024  # what stays of the WAL file after it grew (O-57 asks for under 64 MB)
+
+MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "fuse.sshfs",
+        "virtiofs",
+    }
+)
+LAYER_FILE_SYSTEMS = frozenset({"overlay", "aufs"})
+MOUNTS = Path("/proc/self/mountinfo")
+
+UNHARMED = "No call was sent without a record."
+
+
+def named_statements(text: str) -> dict[str, str]:
+    """The statements of an SQL file by the names in its `-- name:` lines."""
+    statements: dict[str, str] = {}
+    for section in text.split("-- name: ")[1:]:
+        name, _, body = section.partition("\n")
+        statements[name.strip()] = body.strip()
+    return statements
+
+
+SQL = named_statements(files("proxy.stores").joinpath("sqlite.sql").read_text(encoding="utf-8"))
+MIGRATIONS: tuple[str, ...] = (SQL["schema_1"],)
+"""Entry N leads from schema N to N+1, statement by statement, in one transaction."""
+
+
+def file_system_of(path: Path, *, mounts: Path = MOUNTS) -> str | None:
+    """The type of the file system that holds the path; None where the system doesn't tell."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    place = path.resolve()
+    best, found = -1, None
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        point = before.split()[4].encode().decode("unicode_escape")
+        if place.is_relative_to(point) and len(point) >= best:
+            best, found = len(point), after.split()[0]
+    return found
+
+
+def path_warnings(path: Path, *, mounts: Path = MOUNTS) -> tuple[str, ...]:
+    """What is legal but unsafe about the ledger's place (D1)."""
+    kind = file_system_of(path, mounts=mounts)
+    warning = ""
+    if kind in MEMORY_FILE_SYSTEMS:
+        warning = "in memory ({kind}): a restart of the host forgets every payment in doubt"
+    elif kind in NETWORK_FILE_SYSTEMS:
+        warning = (
+            "on a network file system ({kind}), whose locks SQLite can't rely on: two hosts could lead one "
+            "payment. Use a local disk, or Redis for several hosts"
+        )
+    elif kind in LAYER_FILE_SYSTEMS:
+        warning = "on a container's own layer ({kind}), which goes with the container: mount a volume"
+    return (f"{path}: the ledger lies {warning.format(kind=kind)}",) if warning else ()
+
+
+def explain(error: sqlite3.Error, path: Path, doing: str) -> StoreUnavailable:
+    """The failure as where, what, what it means for the money, and what to do."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    advice = _ADVICE.get(code) or Advice(str(error), "See the system's log for the disk that holds it.")
+    return StoreUnavailable(f"{path}: {doing}: {advice.what} ({name}). {UNHARMED} {advice.then}")
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What an error code means, and what to do about it."""
+
+    what: str
+    then: str
+
+
+_DAMAGED = Advice(
+    "the file is damaged",
+    "Stop Safepost, keep a copy of the file with its -wal and -shm, restore a backup or run `sqlite3 FILE "
+    ".recover`, and compare unknown payments with the platform. Don't delete it: an empty ledger forgets "
+    "every payment in doubt.",
+)
+_ADVICE: dict[int, Advice] = {
+    sqlite3.SQLITE_BUSY: Advice(
+        "another process holds the write lock",
+        "Calls go on as soon as it lets go; look for a shell, backup or other tool with the file open.",
+    ),
+    sqlite3.SQLITE_READONLY: Advice(
+        "the file or its directory is read-only",
+        "Give the user that runs Safepost write access to both; see that the disk is not mounted read-only.",
+    ),
+    sqlite3.SQLITE_CANTOPEN: Advice(
+        "the file can't be opened",
+        "Check that its directory exists and that the user that runs Safepost may write in it.",
+    ),
+    sqlite3.SQLITE_PERM: Advice("access is denied", "Give the user that runs Safepost access to the file."),
+    sqlite3.SQLITE_FULL: Advice(
+        "the disk is full", "Free space on it; calls go on by themselves, no restart is needed."
+    ),
+    sqlite3.SQLITE_IOERR: Advice(
+        "the disk failed to read or write", "Check the disk and the system's log before anything else."
+    ),
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: Advice(
+        "the file is not a database",
+        "Check the path in store.url. If the ledger was there, restore it from a backup.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection that is ready to write, and what opening it showed."""
+
+    connection: sqlite3.Connection
+    notes: tuple[str, ...]
+
+
+def open_ledger(
+    path: Path, clock: Clock, *, patience_ms: int, migrations: Sequence[str] = MIGRATIONS
+) -> Opened:
+    """Open the ledger for writing; make it where there is none.
+
+    Args: patience_ms: how long locks that other processes hold are waited for.
+    Raises: StoreUnavailable: damaged, foreign, newer, unreachable, or locked for too long.
+    """
+    is_new = _look_first(path)
+    patience = _Patience(clock, patience_ms)
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = connect(path)
+        patience.take(partial(_use_wal, connection))
+        _refuse_foreign(connection, path)
+        notes = () if is_new else _quick_check(connection, path, clock)
+        patience.take(partial(migrate, connection, path, migrations))
+    except sqlite3.Error as error:
+        if connection is not None:
+            connection.close()
+        raise explain(error, path, "opening the ledger") from error
+    except StoreUnavailable:
+        if connection is not None:
+            connection.close()
+        raise
+    return Opened(connection, notes)
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection with every setting that matters. A commit is on the disk when it returns (`FULL`)."""
+    connection = sqlite3.connect(
+        path,
+        timeout=BUSY_SLICE_MS / 1000,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer checkpoints between groups, never in one
+    connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_BYTES_KEPT}")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA cache_size = -32768")
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def wal_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def _look_first(path: Path) -> bool:
+    """Whether the file is to be made.
+
+    Raises: StoreUnavailable where making it would hide a loss, or can't work.
+    """
+    directory = path.parent
+    if not directory.is_dir():
+        raise StoreUnavailable(
+            f"{path}: opening the ledger: its directory does not exist. {UNHARMED} Make it, or correct "
+            "store.url."
+        )
+    if not path.exists():
+        if wal_of(path).exists() and wal_of(path).stat().st_size:
+            raise StoreUnavailable(
+                f"{path}: opening the ledger: the file is gone but its log {wal_of(path).name} is still "
+                "there. An empty ledger in its place would forget every payment in doubt. Put the file back, "
+                "or move the log away once you know what became of it."
+            )
+        if not os.access(directory, os.W_OK):
+            raise StoreUnavailable(
+                f"{path}: opening the ledger: its directory is read-only for the user that runs Safepost. "
+                f"{UNHARMED} Give it write access."
+            )
+        return True
+    if path.is_dir() or not os.access(path, os.R_OK | os.W_OK):
+        raise StoreUnavailable(
+            f"{path}: opening the ledger: the file can't be read and written by the user that runs Safepost. "
+            f"{UNHARMED} Give it access to the file and its directory."
+        )
+    return path.stat().st_size == 0
+
+
+class _Patience:
+    """Takes a step, and again while another process holds the lock, until time is up."""
+
+    def __init__(self, clock: Clock, patience_ms: int) -> None:
+        self._clock = clock
+        self._until_ms = clock.monotonic_ms() + patience_ms
+
+    def take(self, step: Callable[[], None]) -> None:
+        while True:
+            try:
+                step()
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or self._clock.monotonic_ms() >= self._until_ms:
+                    raise
+            else:
+                return
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether only another connection's lock stood in the way."""
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL").fetchone()
+
+
+def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()[0]
+    if tables and application != APPLICATION_ID:
+        raise StoreUnavailable(
+            f"{path}: opening the ledger: this is the database of another program. {UNHARMED} "
+            "Point store.url at a file of Safepost's own."
+        )
+
+
+def _quick_check(connection: sqlite3.Connection, path: Path, clock: Clock) -> tuple[str, ...]:
+    """Look the file's structure over, for as long as a start may take.
+
+    Returns: a note where the file was too large to be looked over as a whole.
+    """
+    until_ms = clock.monotonic_ms() + CHECK_MS_MAX
+    connection.set_progress_handler(lambda: int(clock.monotonic_ms() > until_ms), CHECK_STEPS)
+    try:
+        with closing(connection.execute("PRAGMA quick_check(1)")) as rows:
+            verdict = rows.fetchone()[0]
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return (f"{path}: too large to be checked at start in {CHECK_MS_MAX} ms; damage shows when read",)
+    finally:
+        connection.set_progress_handler(None, 0)
+    if verdict != "ok":
+        raise StoreUnavailable(
+            f"{path}: opening the ledger: {_DAMAGED.what} ({verdict}). {UNHARMED} {_DAMAGED.then}"
+        )
+    return ()
+
+
+def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
+    """Bring the schema up to the last of `migrations`, all of it or none.
+
+    Raises: StoreUnavailable where a newer Safepost made the schema.
+    """
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == len(migrations):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[
+            0
+        ]  # another process may have been first
+        if version > len(migrations):
+            raise StoreUnavailable(
+                f"{path}: opening the ledger: its schema is version {version}, this Safepost knows up to "
+                f"{len(migrations)}. {UNHARMED} Run the release that wrote it, or a newer one."
+            )
+        for script in migrations[version:]:
+            for statement in script.split(";\n"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

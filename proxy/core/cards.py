@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from proxy.core.bodies import Json
 
@@ -49,16 +50,26 @@ def holds_card_number(text: str) -> bool:
 def holds_card(body: bytes, value: Json, card_fields: frozenset[str]) -> bool:
     """Whether an answer may not be stored (D4): it holds a card-like number or a card field of the preset.
 
+    Field names are compared without case.
+
     Args: body: the decoded answer. value: what it says as JSON, None where it is none: then a card field's
-        name anywhere in it is taken for the field.
+        name as a word of it is taken for the field.
     """
-    if holds_card_number(body.decode("latin-1")):
+    text = body.decode("latin-1")
+    if holds_card_number(text):
         return True
-    is_named = any(name.encode() in body for name in card_fields)
+    is_named = bool(card_fields) and _words(card_fields).search(text) is not None
     if value is None:
         return is_named
-    is_escaped = b"\\u" in body
-    return (is_named or is_escaped) and _holds_member(value, card_fields, is_escaped)
+    is_escaped = "\\u" in text
+    if not is_named and not is_escaped:
+        return False
+    return _holds_member(value, frozenset(map(str.lower, card_fields)), is_escaped)
+
+
+@lru_cache(maxsize=64)
+def _words(names: frozenset[str]) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b", re.IGNORECASE)
 
 
 def _holds_member(value: Json, card_fields: frozenset[str], is_escaped: bool) -> bool:
@@ -69,7 +80,8 @@ def _holds_member(value: Json, card_fields: frozenset[str], is_escaped: bool) ->
         return any(_holds_member(item, card_fields, is_escaped) for item in value)
     if isinstance(value, dict):
         return any(
-            (name in card_fields and member is not None) or _holds_member(member, card_fields, is_escaped)
+            (name.lower() in card_fields and member is not None)
+            or _holds_member(member, card_fields, is_escaped)
             for name, member in value.items()
         )
     return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.core.bodies import parse
+from proxy.core.bodies import Mistake, read_json
 from proxy.core.cards import holds_card, holds_card_number
 from proxy.core.http import Headers, Response
 
@@ -27,6 +27,5 @@ def may_be_stored(
         return False
     if not plain:
         return True
-    parsed = parse(plain, b"application/json")
-    value = parsed.value if hasattr(parsed, "value") else None
-    return not holds_card(plain, value, card_fields)
+    value = read_json(plain)
+    return not holds_card(plain, None if isinstance(value, Mistake) else value, card_fields)

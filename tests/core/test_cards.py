@@ -66,10 +66,18 @@ def test_other_digits_are_no_card_number(text: str) -> None:
         (b'{"card":[{"cvc":"987"}]}', True),
         (b'{"card":{"cvc":null},"cvc_check":"pass"}', False),
         (b'{"c\\u0076c":"987"}', True),
+        (b'{"card":{"CVC":"987"}}', True),
+        (b'{"cvc_result":"987"}', False),
         (b"<cvc>987</cvc>", True),
+        (b"<p>the cvcs</p>", False),
         (b"<html>sorry</html>", False),
     ],
 )
 def test_answer_with_card_data_may_not_be_stored(body: bytes, holds: bool) -> None:
     value = read_json(body)
     assert holds_card(body, None if isinstance(value, Mistake) else value, FIELDS) is holds
+
+
+def test_answer_of_a_preset_without_card_fields_is_searched_for_numbers_only() -> None:
+    assert not holds_card(b'{"cvc":"987"}', {"cvc": "987"}, frozenset())
+    assert holds_card(b'{"n":"4242424242424242"}', None, frozenset())

@@ -1,0 +1,36 @@
+"""What of an answer may be kept (D4, O-64)."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.core.http import Headers, Response
+from proxy.core.redact import may_be_stored, stored_headers
+
+FIELDS = frozenset({"pan", "cvc"})
+
+
+@pytest.mark.parametrize(
+    ("plain", "stored"),
+    [
+        (b"", True),
+        (b'{"id":"pay_1","company":"Japan Ltd"}', True),
+        (b'{"title":"pan and cvc"}', True),
+        (b'{"card":{"cvc":"987"}}', False),
+        (b'{"n":"4242424242424242"}', False),
+        (b"<html>bad gateway</html>", True),
+        (b"<cvc>987</cvc>", False),
+        (b'{"cvc":"1","cvc":"2"}', False),
+        (b"x" * 101, False),
+        (None, False),
+    ],
+)
+def test_body_is_stored_unless_it_holds_card_data_or_is_too_large(plain: bytes | None, stored: bool) -> None:
+    response = Response(200, (), plain or b"")
+    assert may_be_stored(response, plain, card_fields=FIELDS, bytes_max=100) is stored
+
+
+def test_headers_are_stored_less_credentials_dates_and_card_numbers() -> None:
+    kept: Headers = ((b"Location", b"/v1/payments/pay_1"), (b"ETag", b"v1"))
+    dropped: Headers = ((b"Date", b"x"), (b"Set-Cookie", b"s=1"), (b"X-Card", b"4242424242424242"))
+    assert stored_headers((*dropped, *kept)) == kept

@@ -1,0 +1,271 @@
+"""The commands that talk to a running proxy's admin listener: operations, operation, resolve (C5)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import typer
+
+from proxy.cli.output import (
+    DEFAULT_CONFIG,
+    FAILED,
+    USAGE,
+    AsJson,
+    ConfigFile,
+    Failure,
+    print_json,
+    print_table,
+    settings_from,
+)
+
+TIMEOUT_S = 10
+_STATUSES = ("succeeded", "failed", "canceled", "expired", "absent")
+
+AdminUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        metavar="URL",
+        help="The admin listener; by default the configuration's.",
+        show_default=False,
+    ),
+]
+AdminToken = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="TOKEN",
+        envvar="SAFEPOST_ADMIN_TOKEN",
+        help="By default the configuration's admin_token.",
+        show_default=False,
+    ),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(epilog="Example: safepost operations --knowledge unknown --json")(operations)
+    app.command(epilog="Example: safepost operation op_u6nq7zj3mvd2e4k5w7p2x4t6ya")(operation)
+    example = "Example: safepost resolve op_u6nq7z --status failed --by 'Li Wei' --note 'bank: declined'"
+    app.command(epilog=example)(resolve)
+
+
+def operations(
+    knowledge: Annotated[
+        str | None, typer.Option(metavar="WORD", help="executed, pending, not_executed or unknown.")
+    ] = None,
+    subject: Annotated[str | None, typer.Option(metavar="HANDLE", help="Such as order:ORDER-1.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="The idempotency key.")] = None,
+    route: Annotated[str | None, typer.Option(metavar="NAME", help="Such as create_payment.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, typer.Option(metavar="TEXT", help="From the page before.")] = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    admin: AdminUrl = None,
+    token: AdminToken = None,
+    as_json: AsJson = False,
+) -> int:
+    """List the ledger, newest first."""
+    asked = {
+        "knowledge": knowledge,
+        "subject": subject,
+        "key": key,
+        "route": route,
+        "limit": str(limit),
+        "cursor": cursor,
+    }
+    query = urlencode({name: value for name, value in asked.items() if value is not None})
+    page = _listener(config, admin, token).ask("GET", f"/operations?{query}")
+    if as_json:
+        print_json(page)
+        return 0
+    found = page.get("operations", [])
+    print_table(
+        ("operation", "route", "subject", "knowledge", "status", "amount", "attempts", "updated"),
+        [
+            (
+                str(each.get("id")),
+                str(each.get("route")),
+                str(each.get("subject") or ""),
+                str(each.get("knowledge")),
+                str(each.get("status") or ""),
+                _money(each),
+                str(each.get("attempt_count", "")),
+                _instant(each.get("updated_ms")),
+            )
+            for each in found
+        ],
+    )
+    if page.get("cursor"):
+        typer.echo(f"more: --cursor {page['cursor']}")
+    return 0
+
+
+def operation(
+    operation_id: Annotated[str, typer.Argument(metavar="ID", help="The operation's id.")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    admin: AdminUrl = None,
+    token: AdminToken = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show one operation with the timeline of its attempts."""
+    told = _listener(config, admin, token).ask("GET", f"/operations/{quote(operation_id, safe='')}")
+    if as_json:
+        print_json(told)
+        return 0
+    for name, value in told.items():
+        if not isinstance(value, list | dict) and value is not None:
+            typer.echo(f"{name:<16} {_instant(value) if name.endswith('_ms') else value}")
+    for name in ("attempts", "history"):
+        rows = [row for row in told.get(name, []) if isinstance(row, dict)]
+        if rows:
+            typer.echo(name)
+            columns = list(dict.fromkeys(column for row in rows for column in row))
+            print_table(columns, [[_cell(column, row.get(column)) for column in columns] for row in rows])
+    return 0
+
+
+def resolve(
+    operation_id: Annotated[str, typer.Argument(metavar="ID", help="The operation's id.")],
+    status: Annotated[str, typer.Option(metavar="STATUS", help=f"One of {', '.join(_STATUSES)}.")],
+    by: Annotated[str, typer.Option(metavar="NAME", help="Who says so.")],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="How they know.")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    admin: AdminUrl = None,
+    token: AdminToken = None,
+    as_json: AsJson = False,
+) -> int:
+    """Settle an operation by hand; what was settled so is never sent again."""
+    if status not in _STATUSES:
+        message = f"safepost: --status: expected one of {', '.join(_STATUSES)}, found {status!r}"
+        raise Failure(message, code=USAGE)
+    path = f"/operations/{quote(operation_id, safe='')}/resolve"
+    told = _listener(config, admin, token).ask("POST", path, {"status": status, "by": by, "note": note})
+    if as_json:
+        print_json(told)
+    else:
+        typer.echo(f"{operation_id} is settled as {status} by {by}")
+    return 0
+
+
+def _listener(config: Path, admin: str | None, token: str | None) -> AdminListener:
+    """The admin listener to ask. The configuration is read only where something is not given."""
+    if admin is not None:
+        return AdminListener.at(admin, token)
+    settings = settings_from(config)
+    if token is None and settings.admin_token is not None:
+        token = settings.admin_token.reveal()
+    if settings.admin.path is not None:
+        return AdminListener(host="localhost", port=80, unix_path=settings.admin.path, token=token)
+    return AdminListener.at(f"http://{settings.admin}", token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminListener:
+    """Where the admin listener stands. Asked directly: no proxy of the environment comes between."""
+
+    host: str
+    port: int
+    token: str | None
+    is_tls: bool = False
+    base_path: str = ""
+    unix_path: str | None = None
+
+    @classmethod
+    def at(cls, url: str, token: str | None) -> AdminListener:
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Failure("safepost: --admin: expected a URL such as http://127.0.0.1:8081", code=USAGE)
+        is_tls = parts.scheme == "https"
+        return cls(
+            host=parts.hostname,
+            port=port or (443 if is_tls else 80),
+            token=token,
+            is_tls=is_tls,
+            base_path=parts.path.rstrip("/"),
+        )
+
+    def ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The answer's JSON. Raises: Failure, in one line."""
+        headers = {"Accept": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        content = None if body is None else json.dumps(body).encode()
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        connection = self._connection()
+        try:
+            connection.request(method, self.base_path + path, content, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException, ValueError) as problem:
+            reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+            message = f"safepost: no answer from the admin listener {self}: {reason}"
+            raise Failure(message, code=FAILED) from None
+        finally:
+            connection.close()
+        return self._read(answer.status, text)
+
+    def __str__(self) -> str:
+        return f"unix:{self.unix_path}" if self.unix_path else f"{self.host}:{self.port}"
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.unix_path is not None:
+            return _UnixConnection(self.unix_path)
+        if self.is_tls:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(self.host, self.port, timeout=TIMEOUT_S, context=context)
+        return http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
+
+    def _read(self, status: int, text: bytes) -> dict[str, Any]:
+        try:
+            told = json.loads(text)
+        except ValueError:
+            told = None
+        if not isinstance(told, dict):
+            message = f"safepost: {self} answered {status}, and not as an admin listener does"
+            raise Failure(message, code=FAILED)
+        if status >= 400:
+            error = told.get("error")
+            said = error.get("message") if isinstance(error, dict) else told.get("detail") or error
+            raise Failure(f"safepost: {self} answered {status}: {said or 'no reason given'}", code=FAILED)
+        return told
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(self._path)
+
+
+def _money(told: Mapping[str, Any]) -> str:
+    amount = told.get("amount")
+    return "" if amount is None else f"{amount} {told.get('currency') or ''}".rstrip()
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    return _instant(value) if name.endswith("_ms") else str(value)
+
+
+def _instant(ms: object) -> str:
+    if not isinstance(ms, int) or isinstance(ms, bool) or ms <= 0:
+        return "" if ms is None else str(ms)
+    return datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat(sep=" ", timespec="milliseconds")

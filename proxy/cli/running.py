@@ -1,0 +1,110 @@
+"""The commands that start something, and `check`, which is their rehearsal: run, check, sandbox, demo."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from proxy.cli.output import DEFAULT_CONFIG, FAILED, USAGE, ConfigFile, Failure, settings_from
+
+if TYPE_CHECKING:
+    from proxy.config import Settings
+
+Result = TypeVar("Result")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(epilog="Example: safepost run -c /etc/safepost/config.yaml")(run)
+    app.command(epilog="Example: safepost check -c config.yaml")(check)
+    app.command(epilog="Example: safepost sandbox --listen 127.0.0.1:9000")(sandbox)
+    app.command(epilog="Example: safepost demo")(demo)
+
+
+def run(config: ConfigFile = DEFAULT_CONFIG) -> int:
+    """Start the proxy. SIGTERM and SIGINT drain it, SIGHUP reads the configuration again."""
+    from proxy import app
+    from proxy.config import load_settings
+
+    settings = settings_from(config)
+    _warn(settings)
+    return _running(app.serve(settings, announce=typer.echo, read_again=lambda: load_settings(config)))
+
+
+def check(config: ConfigFile = DEFAULT_CONFIG) -> int:
+    """Validate a configuration without starting: every mistake at once, then what is legal but unsafe."""
+    settings = settings_from(config)
+    count = _warn(settings)
+    platform = settings.platform
+    typer.echo(
+        f"{config}: valid; preset {platform.name} {platform.version}, {len(platform.routes)} guarded "
+        f"routes, {count} warning{'' if count == 1 else 's'}"
+    )
+    return 0
+
+
+def sandbox(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where it listens.", show_default=True)
+    ] = "127.0.0.1:9000",
+) -> int:
+    """Run a local payment platform that keeps the platform contract, with fault injection."""
+    from proxy.sandbox import serve
+
+    try:
+        _running(serve(listen, announce=typer.echo))
+    except ValueError as problem:
+        raise Failure(f"safepost: --listen: {problem}", code=USAGE) from None
+    return 0
+
+
+def demo(
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A store; by default an embedded one of its own."),
+    ] = None,
+    proxies: Annotated[
+        int | None, typer.Option(min=1, max=8, help="Sidecars that share the store, taking turns.")
+    ] = None,
+) -> int:
+    """Play scenarios S1 to S13 through real sockets; exits 0 only if every one holds."""
+    from proxy.demo import play
+
+    return _running(play(store=store, proxies=proxies))
+
+
+def _warn(settings: Settings) -> int:
+    from proxy.config import warnings
+
+    found = warnings(settings)
+    for warning in found:
+        typer.echo(f"{settings.file}: warning: {warning}", err=True)
+    return len(found)
+
+
+def _running(work: Coroutine[object, object, Result]) -> Result:
+    """Run to the end. What the machine refuses (an address in use, a store) is one line and exit 1."""
+    from proxy.ports import StoreUnavailable
+    from proxy.stores import StoreUrlError
+    from proxy.wire.tls import TlsFilesUnusable
+
+    sys.stdout.flush()
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(work)
+    except (StoreUnavailable, StoreUrlError, TlsFilesUnusable) as problem:
+        raise Failure(f"safepost: {problem}", code=FAILED) from None
+    except OSError as problem:
+        raise Failure(f"safepost: {problem.strerror or problem}", code=FAILED) from None
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it exists; None: asyncio's own, which is slower and does the same."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -21,8 +21,9 @@ from proxy.core.problem import Problem, render
 from proxy.core.routes import Match, RouteTable, near_miss, normalise
 from proxy.core.rules import Platform
 from proxy.core.settle import DeliverFailure, MarkAnsweredEarly
-from proxy.driver import Driver, Run
+from proxy.driver import Driver
 from proxy.ports import BodyTooLarge, CallerGone, Clock, Exchange, Store, StoreUnavailable, Upstream
+from proxy.run import Run
 
 REQUEST_ID = b"X-Request-Id"
 REQUEST_ID_MAX = 128  # of a caller's own; a longer one is replaced in logs, never on the wire

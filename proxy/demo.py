@@ -1,4 +1,4 @@
-"""`safepost demo`: sandbox and proxies on free ports, S1-S13 through real sockets, judged on both sides (C4)."""
+"""`safepost demo`: sandbox and proxies on free ports, S1-S13 through real sockets, judged twice (C4)."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ async def play(
         text = CONFIGURATION.format(upstream=sandbox.url, credential=MERCHANT_KEY, store=url)
         apps: list[App] = []
         try:
-            for _ in range(count):
-                apps.append(await App.start(settings_of(text, file=str(Path(folder, "demo.yaml")))))
+            settings = settings_of(text, file=str(Path(folder, "demo.yaml")))
+            while len(apps) < count:
+                apps.append(await App.start(settings))
             hosts = "one sidecar" if count == 1 else f"{count} sidecars on one store"
             console.print(f"[dim]platform {sandbox.url}, {hosts}, store {escape(url)}[/dim]\n")
             results = await play_all(
@@ -78,8 +79,8 @@ def _print(console: Console, results: Sequence[ScenarioResult]) -> None:
         verdict = "[green]holds[/green]" if held else f"[red]{escape(result.verdict)}{faults}[/red]"
         table.add_row(result.name, lines, _moved(result), verdict)
     console.print(table)
-    held = sum(result.verdict == "holds" for result in results)
-    console.print(f"{held} of {len(results)} scenarios hold.")
+    holding = sum(result.verdict == "holds" for result in results)
+    console.print(f"{holding} of {len(results)} scenarios hold.")
 
 
 def _moved(result: ScenarioResult) -> str:

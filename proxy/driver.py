@@ -1,7 +1,7 @@
 """The driver: the only place where a decision becomes an effect (architecture section 1).
 
-One guarded call is one loop: the guard orders, the driver does and says what happened, until the guard replies.
-The loop runs in the call's own task, which no caller's hang-up cancels (H6).
+One guarded call is one loop: the guard orders, the driver does and says what happened, until the guard
+replies. The loop runs in the call's own task, which no caller's hang-up cancels (H6).
 """
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ from proxy.core.classify import Classifier
 from proxy.core.guard import Guard, GuardPolicy
 from proxy.core.http import (
     Answered,
-    Headers,
     MaybeSent,
     MaybeSentReason,
     NotSent,
     NotSentReason,
     Phase,
-    WireRequest,
     WireResult,
-    without,
 )
 from proxy.core.messages import (
     AttemptEnded,
@@ -52,36 +49,14 @@ from proxy.core.messages import (
     Withdraw,
     Woke,
 )
-from proxy.core.model import Key, Operation, OperationId, Outcome, Owner, State
+from proxy.core.model import Key, Operation, OperationId, Outcome, State
 from proxy.core.reserve import AdmitUnrecorded, ReserveOperation, WithdrawClaim
 from proxy.core.rules import Platform
 from proxy.core.settle import RecordNextAttempt, RenewLease, SettleRun, UpdateFromRepeat
 from proxy.core.tables import Verb
+from proxy.owed import OwedWrites
 from proxy.ports import Clock, Store, StoreUnavailable, Upstream
-
-OWED_MAX = 10_000
-"""Writes that wait for the store to return; more calls than that are refused meanwhile."""
-OWED_RETRY_MS = 500
-
-
-@dataclass(slots=True)
-class Run:
-    """A guarded call under way: its guard, its lease, the time that was not ours.
-
-    `away_us` is time spent waiting for the platform or in back-off (M1, overhead). `lease_until_ms` is the
-    monotonic instant until which nobody else can have taken the operation over.
-    """
-
-    guard: Guard
-    claim: Claim
-    request: WireRequest
-    owner: Owner
-    request_id: str
-    task: asyncio.Task[object] | None
-    lease_until_ms: int = 0
-    renewed_ms: int = 0
-    away_us: int = 0
-    attempt_us: int = 0  # the last attempt's duration
+from proxy.run import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +81,12 @@ class Driver:
     breaker: Breaker | None
     instance: str
     tell: Callable[[Fact, Run], None]
+    owed: OwedWrites
     runs: dict[int, Run] = field(default_factory=dict)
     _ids: itertools.count[int] = field(default_factory=itertools.count)
     _shared: dict[OperationId, asyncio.Future[WireResult]] = field(default_factory=dict)
-    _owed: dict[int, Verb[object]] = field(default_factory=dict)
     _drain: asyncio.Event = field(default_factory=asyncio.Event)
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
     _gave_up: bool = False
     _classifiers: dict[str, Classifier] = field(default_factory=dict)
     _policy: GuardPolicy | None = None
@@ -130,6 +106,7 @@ class Driver:
         """Drive one call from its claim to its reply."""
         number = next(self._ids)
         self.runs[number] = run
+        self._idle.clear()
         if self.budget is not None:
             self.budget.call(self.clock.monotonic_ms())
         event: Event = Began(run.claim)
@@ -143,6 +120,8 @@ class Driver:
                 event = await self._perform(run, step.command)
         finally:
             del self.runs[number]
+            if not self.runs:
+                self._idle.set()
 
     async def _perform(
         self,
@@ -198,15 +177,15 @@ class Driver:
 
     async def _reserve(self, run: Run) -> Event:
         verb = ReserveOperation(run.claim, run.owner, self.settings.lease_ms)
-        if len(self._owed) >= OWED_MAX:
+        if self.owed.is_full:
             return StoreFailed("too many writes wait for the store", lease_held=False)
         before_ms = self.clock.monotonic_ms()
         try:
+            await self.owed.take_back(run.claim)
             event = await self.store.transact(verb)
         except StoreUnavailable as error:
             if error.may_have_happened:
-                # A claim that this process did not use is taken back before anything else is done for the key.
-                self._owe(WithdrawClaim(run.claim, run.owner))
+                self.owed.withdraw(WithdrawClaim(run.claim, run.owner))
             return StoreFailed(str(error), lease_held=False)
         if isinstance(event, Reserved):
             self._leased(run, before_ms)
@@ -224,7 +203,7 @@ class Driver:
         """A write that is owed to the ledger: if the store fails now, it is tried until it holds (D3)."""
         event = await self._transact(run, verb)
         if isinstance(event, StoreFailed):
-            self._owe(verb)
+            self.owed.add(verb)
         return event
 
     async def _transact(self, run: Run, verb: Verb[Event]) -> Event:
@@ -237,10 +216,6 @@ class Driver:
     def _leased(self, run: Run, before_ms: int) -> None:
         run.renewed_ms = before_ms
         run.lease_until_ms = before_ms + self.settings.lease_ms
-
-    def _owe(self, verb: Verb[object]) -> None:
-        if len(self._owed) < OWED_MAX:
-            self._owed[next(self._ids)] = verb
 
     async def _wait(self, run: Run, command: Wait) -> Event:
         """Follow another call's run; never for ever, and never another run's answer (P4)."""
@@ -284,7 +259,7 @@ class Driver:
 
     async def _attempt(self, run: Run, key: Key, *, timeout_ms: int, not_after_ms: int | None) -> WireResult:
         """One attempt on the wire. A drain that gives up on it leaves it in doubt, never unanswered (O3)."""
-        request = _keyed(run, key)
+        request = run.keyed(key)
         started_us = self.clock.monotonic_us()
         try:
             result = await self.upstream.send(
@@ -335,7 +310,7 @@ class Driver:
         verdict = classifier.classify(result, after_doubt=True, received_wall_ms=self.clock.wall_ms())
         if verdict.outcome not in (Outcome.EXECUTED, Outcome.PENDING, Outcome.IN_DOUBT):
             return  # it left nothing behind that the ledger would not say anyway
-        self._owe(
+        self.owed.add(
             AdmitUnrecorded(
                 run.claim,
                 key,
@@ -347,7 +322,7 @@ class Driver:
         )
 
     async def _sleep(self, run: Run, command: Sleep) -> Event:
-        """Back off. The budget is asked before, so that sleepers count (O-48); a drain ends it at once (O3)."""
+        """Back off. The budget is asked before, so that sleepers count; a drain ends it at once (O3)."""
         now_ms = self.clock.monotonic_ms()
         if self._drain.is_set():
             return RetryRefused("drain")
@@ -383,12 +358,12 @@ class Driver:
 
     async def _renew(self, run: Run, now_ms: int) -> None:
         operation = run.guard.operation
-        if operation is None or operation.state is not State.IN_FLIGHT or operation.owner != run.owner:
+        if operation is None or not run.is_leading:
             return
         try:
             current = await self.store.transact(RenewLease(operation, self.settings.lease_ms))
         except StoreUnavailable:
-            return  # the lease runs on; past its end nothing is started, and `not_after` holds the wire to that
+            return  # the lease runs on; past its end nothing is started: `not_after` holds the wire to that
         if current is None:
             self._leased(run, now_ms)
         elif current.state is State.IN_FLIGHT:
@@ -397,29 +372,24 @@ class Driver:
         else:
             run.guard.lease_lost()  # settled by evidence: finish this attempt, start no other (U4)
 
-    async def pay_owed(self) -> bool:
-        """Write what is owed to the ledger, oldest first. True when nothing is owed."""
-        for number, verb in sorted(self._owed.items()):
-            try:
-                await self.store.transact(verb)
-            except StoreUnavailable:
-                return False
-            self._owed.pop(number, None)
-        return not self._owed
-
     @property
     def is_draining(self) -> bool:
         """Whether no new call is taken (O3)."""
         return self._drain.is_set()
 
-    @property
-    def owed(self) -> int:
-        """How many writes wait for the store to return."""
-        return len(self._owed)
-
     def start_drain(self) -> None:
         """Back-offs end at once; attempts in flight go on (O3)."""
         self._drain.set()
+
+    async def runs_ended(self, *, within_ms: int) -> bool:
+        """Wait until no call runs; False when the time is up first."""
+        try:
+            async with asyncio.timeout(within_ms / 1000):
+                while self.runs:
+                    await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def give_up(self) -> None:
         """The drain's time is over: what is still on the wire is in doubt, and every caller is answered."""
@@ -440,12 +410,3 @@ def _answer_of(now: Operation | None, found: Operation) -> RunEnded | None:
         if answer is not None and answer.fence == found.fence:
             return RunEnded(now, answer)
     return None
-
-
-def _keyed(run: Run, key: Key) -> WireRequest:
-    """The request with the key in its place: as the caller sent it, or added where it was missing (H1)."""
-    if not run.claim.key_injected:
-        return run.request
-    name = run.claim.route.key.header
-    headers: Headers = (*without(run.request.headers, name.lower()), (name, key.encode("ascii")))
-    return WireRequest(run.request.method, run.request.target, headers, run.request.body)

@@ -285,8 +285,8 @@ class Store(Protocol):
     async def wait(self, operation: Operation, *, timeout_ms: int) -> Operation | None:
         """Wait until the run with this fence is no longer in flight under a living lease, or time is up.
 
-        Returns the record as it now is (None: it is gone). Wakes at once for changes made in this process, and
-        by notification or poll for others'.
+        Returns the record as it now is (None: it is gone). Wakes at once for changes made in this process,
+        and by notification or poll for others'.
         """
         ...
 

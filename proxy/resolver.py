@@ -1,7 +1,7 @@
 """The resolver: looks unknown and pending operations up until evidence ends the doubt (U2, U3, U6, U8).
 
-It asks the platform on the schedule, politely: by its own rate, one lookup of an object at a time in the whole
-fleet, no bursts after an outage, and the newest payments are not starved by a backlog.
+It asks the platform on the schedule, politely: by its own rate, one lookup of an object at a time in the
+whole fleet, no bursts after an outage, and the newest payments are not starved by a backlog.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from proxy.core.evidence import Change
 from proxy.core.http import WireRequest
 from proxy.core.lookups import lookup_target, read_lookup
 from proxy.core.messages import BecameKnown, BecameUnknown, Fact, LookupMade, OutcomeConflict, Reply
 from proxy.core.model import Operation, OperationId, Owner, Scope, State
-from proxy.core.evidence import Change
 from proxy.core.resolve import (
     EndLookup,
     Found,

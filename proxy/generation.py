@@ -1,0 +1,173 @@
+"""What one reading of the configuration becomes: the objects that calls run on, joined (O4).
+
+Like `app`, a place where concrete classes meet; it holds no rule about payments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from proxy.calls import Calls, CallSettings
+from proxy.config import Settings
+from proxy.config.model import Mode
+from proxy.core.budget import Breaker, RetryBudget
+from proxy.core.http import RequestHead, first
+from proxy.core.messages import Fact
+from proxy.core.model import Scope
+from proxy.core.problem import Problem, invalid_request
+from proxy.core.resolve import LookupPolicy
+from proxy.core.routes import RouteTable
+from proxy.driver import Driver, DriverSettings
+from proxy.observe import Observer
+from proxy.owed import OwedWrites
+from proxy.ports import Clock, Store
+from proxy.resolver import Resolver
+from proxy.run import Run
+from proxy.wire.pool import PoolLimits
+from proxy.wire.tls import TlsFiles
+from proxy.wire.upstream import HttpUpstream
+
+
+@dataclass(slots=True)
+class Generation:
+    """What one reading of the configuration made. A call stays with the generation that it began in (O4)."""
+
+    settings: Settings
+    upstream: HttpUpstream
+    driver: Driver
+    calls: Calls
+    resolver: Resolver
+
+    @classmethod
+    def of(cls, settings: Settings, *, clock: Clock, store: Store, observer: Observer, instance: str) -> Self:
+        upstream = _upstream(settings, clock, observer)
+        driver = _driver(settings, clock, store, upstream, observer, instance)
+        resolver = _resolver(settings, clock, store, upstream, observer, instance)
+        calls = Calls(
+            platform=settings.platform,
+            settings=_call_settings(settings),
+            driver=driver,
+            store=store,
+            upstream=upstream,
+            clock=clock,
+            tell=lambda fact: observer.fact(fact, None),
+            routes=RouteTable(settings.platform.routes),
+            instance=instance,
+            look_up=resolver.hint,
+        )
+        return cls(settings, upstream, driver, calls, resolver)
+
+
+def _upstream(settings: Settings, clock: Clock, observer: Observer) -> HttpUpstream:
+    given = settings.upstream
+    return HttpUpstream(
+        str(given.url),
+        monotonic_ms=clock.monotonic_ms,
+        on_error=observer.fault,
+        tls=TlsFiles(
+            ca_file=given.ca_file, cert_file=given.cert_file, key_file=given.key_file, verify=given.verify
+        ),
+        connect_timeout_ms=given.connect_timeout_ms,
+        pool=PoolLimits(connections_max=given.max_connections),
+    )
+
+
+def _driver(
+    settings: Settings,
+    clock: Clock,
+    store: Store,
+    upstream: HttpUpstream,
+    observer: Observer,
+    instance: str,
+) -> Driver:
+    budget, breaker = settings.budget, settings.breaker
+
+    def tell(fact: Fact, run: Run) -> None:
+        observer.fact(fact, run)
+
+    return Driver(
+        store=store,
+        upstream=upstream,
+        clock=clock,
+        platform=settings.platform,
+        settings=DriverSettings(
+            lease_ms=settings.store.lease_ms,
+            wait_timeout_ms=settings.wait_timeout_ms,
+            stored_bytes_max=settings.limits.stored_response_bytes,
+        ),
+        budget=RetryBudget(ratio=budget.ratio, floor=budget.floor) if budget.enabled else None,
+        breaker=Breaker(
+            failures=breaker.failures, window_ms=breaker.window_ms, open_for_ms=breaker.open_for_ms
+        )
+        if breaker.enabled
+        else None,
+        instance=instance,
+        tell=tell,
+        owed=OwedWrites(store),
+    )
+
+
+def _resolver(
+    settings: Settings,
+    clock: Clock,
+    store: Store,
+    upstream: HttpUpstream,
+    observer: Observer,
+    instance: str,
+) -> Resolver:
+    given = settings.lookups
+    return Resolver(
+        store=store,
+        upstream=upstream,
+        clock=clock,
+        platform=settings.platform,
+        policy=LookupPolicy(
+            schedule_ms=given.schedule_ms,
+            then_every_ms=given.then_every_ms,
+            until_ms=given.until_ms,
+            min_interval_ms=given.min_interval_ms,
+            lag_ms=given.lag_ms,
+            misses=given.misses,
+        ),
+        rate_count=given.rate.count,
+        rate_per_ms=given.rate.per_ms,
+        is_enabled=given.enabled,
+        authorization=settings.authorization_of_lookup,
+        tell=lambda fact: observer.fact(fact, None),
+        instance=instance,
+    )
+
+
+def _call_settings(settings: Settings) -> CallSettings:
+    def part(head: RequestHead, name: str | None, header: str | None) -> str | None:
+        if header is None:
+            return name
+        value = first(head.headers, header.lower().encode("latin-1"))
+        return value.decode("latin-1") if value else None
+
+    fixed = (
+        Scope(settings.merchant.name or "", settings.environment.name or "")
+        if settings.has_fixed_scope
+        else None
+    )
+
+    def scope_of(head: RequestHead) -> Scope | Problem:
+        if fixed is not None:
+            return fixed
+        merchant = part(head, settings.merchant.name, settings.merchant.header)
+        environment = part(head, settings.environment.name, settings.environment.header)
+        if merchant and environment:
+            return Scope(merchant, environment)
+        missing = settings.environment.header if merchant else settings.merchant.header
+        message = f"The {missing} header, which names whose payment it is, is missing, so nothing was sent."
+        return invalid_request(message, field=missing)
+
+    return CallSettings(
+        body_bytes_max=settings.limits.body_bytes,
+        answer_within_ms=settings.answer_within_ms,
+        admin_url=settings.admin_url.rstrip("/"),
+        scope_of=scope_of,
+        authorization=settings.authorization_of_call,
+        is_observing=settings.mode is Mode.OBSERVE,
+    )

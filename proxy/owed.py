@@ -1,0 +1,73 @@
+"""Writes owed to the ledger: what happened while the store could not say so (contract D3).
+
+Kept in memory until the store takes them. If the process dies before, the lease of an in-flight operation
+runs out and it is unknown: doubt is never lost, only certainty.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from proxy.core.messages import Claim, SeqKey
+from proxy.core.reserve import WithdrawClaim
+from proxy.core.tables import Verb
+from proxy.ports import Store, StoreUnavailable
+
+OWED_MAX = 10_000
+"""More calls than that are refused while the store is away: what can't be written must not be sent."""
+
+
+class OwedWrites:
+    """The queue of one process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._verbs: dict[int, Verb[object]] = {}
+        self._unused: dict[tuple[str, ...], WithdrawClaim] = {}
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._verbs) + len(self._unused)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self) >= OWED_MAX
+
+    def add(self, verb: Verb[object]) -> None:
+        """Owe a write. Past the limit the oldest is dropped: its lease ends in doubt, which is safe."""
+        if len(self._verbs) >= OWED_MAX:
+            del self._verbs[next(iter(self._verbs))]
+        self._verbs[next(self._numbers)] = verb
+
+    def withdraw(self, verb: WithdrawClaim) -> None:
+        """A claim that was perhaps made and surely not used: taken back before its key is used again."""
+        self._unused[_identity(verb.claim)] = verb
+
+    async def take_back(self, claim: Claim) -> None:
+        """Withdraw an unused claim on this key, if there is one.
+
+        Raises: StoreUnavailable; the claim then stays owed.
+        """
+        if not self._unused:
+            return
+        verb = self._unused.get(_identity(claim))
+        if verb is not None:
+            await self._store.transact(verb)
+            self._unused.pop(_identity(claim), None)
+
+    async def pay(self) -> bool:
+        """Write what is owed, oldest first. True when nothing is owed any more."""
+        try:
+            for unused in tuple(self._unused.values()):
+                await self.take_back(unused.claim)
+            for number, verb in tuple(self._verbs.items()):
+                await self._store.transact(verb)
+                self._verbs.pop(number, None)
+        except StoreUnavailable:
+            return False
+        return not len(self)
+
+
+def _identity(claim: Claim) -> tuple[str, ...]:
+    key = f"{claim.key.before}{{seq}}{claim.key.after}" if isinstance(claim.key, SeqKey) else claim.key
+    return (claim.scope.tag, claim.method, claim.path, key)

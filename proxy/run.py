@@ -1,0 +1,45 @@
+"""A guarded call under way, as the driver holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from proxy.core.guard import Guard
+from proxy.core.http import Headers, WireRequest, without
+from proxy.core.messages import Claim
+from proxy.core.model import Key, Owner, State
+
+
+@dataclass(slots=True)
+class Run:
+    """A guarded call under way: its guard, its lease, the time that was not ours.
+
+    `away_us` is time spent waiting for the platform or in back-off (M1, overhead). `lease_until_ms` is the
+    monotonic instant until which nobody else can have taken the operation over.
+    """
+
+    guard: Guard
+    claim: Claim
+    request: WireRequest
+    owner: Owner
+    request_id: str
+    task: asyncio.Task[object] | None
+    lease_until_ms: int = 0
+    renewed_ms: int = 0
+    away_us: int = 0
+    attempt_us: int = 0  # the last attempt's duration
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this call holds the lease of an operation in flight."""
+        operation = self.guard.operation
+        return operation is not None and operation.state is State.IN_FLIGHT and operation.owner == self.owner
+
+    def keyed(self, key: Key) -> WireRequest:
+        """The request with the key in its place: as the caller sent it, or added where missing (H1)."""
+        if not self.claim.key_injected:
+            return self.request
+        name = self.claim.route.key.header
+        headers: Headers = (*without(self.request.headers, name.lower()), (name, key.encode("ascii")))
+        return WireRequest(self.request.method, self.request.target, headers, self.request.body)

@@ -28,7 +28,7 @@ class SystemClock:
         return time.monotonic_ns() // NS_PER_MS
 
     def monotonic_us(self) -> int:
-        return time.monotonic_ns() // 1_000
+        return time.monotonic_ns() // NS_PER_US
 
     def boot_ms(self) -> int:
         return time.clock_gettime_ns(self._boot_clock) // NS_PER_MS

@@ -1,0 +1,227 @@
+"""SQLite under trouble: locks held by others, a full disk, damage found late, long readers, power cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from proxy.clock import SystemClock
+from proxy.core.messages import Reserved
+from proxy.core.model import Operation, OperationId
+from proxy.ports import Query, StoreUnavailable
+from proxy.stores import sqlite_writer
+from proxy.stores.notices import Notice, NoticeKind
+from proxy.stores.sqlite import SqliteStore
+from proxy.stores.sqlite_file import JOURNAL_BYTES_KEPT, SQL, wal_of
+from tests.contract.values import Bump, PutRows, lead, operation, reserve, settled
+from tests.core.payhub import SCOPE
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, clock=CLOCK, timeout_ms=3_000)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def hold_lock(path: Path, *, let_go: threading.Event, held: threading.Event) -> None:
+    """An outside process with the write lock, until told."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        held.set()
+        let_go.wait(10)
+        other.execute("ROLLBACK")
+
+
+class Holder:
+    """Holds the write lock from another thread's connection."""
+
+    def __init__(self, path: Path) -> None:
+        self._held, self._let_go = threading.Event(), threading.Event()
+        self._thread = threading.Thread(
+            target=hold_lock, args=(path,), kwargs={"let_go": self._let_go, "held": self._held}
+        )
+
+    async def __aenter__(self) -> Holder:
+        self._thread.start()
+        await asyncio.to_thread(self._held.wait, 5)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.let_go()
+
+    async def let_go(self) -> None:
+        self._let_go.set()
+        await asyncio.to_thread(self._thread.join)
+
+
+async def test_lock_of_another_is_waited_for_while_the_loop_goes_on(path: Path, store: SqliteStore) -> None:
+    """O-56: persist-before-send may wait; it may not fail, and it may not stop everything else."""
+    async with Holder(path) as holder:
+        claims = [asyncio.ensure_future(store.transact(reserve(f"K-{n}"))) for n in range(20)]
+        longest = 0.0
+        for _ in range(25):
+            before = asyncio.get_running_loop().time()
+            await asyncio.sleep(0.02)
+            longest = max(longest, asyncio.get_running_loop().time() - before)
+        assert not any(claim.done() for claim in claims)
+        await holder.let_go()
+        answers = await asyncio.gather(*claims)
+    assert all(isinstance(answer, Reserved) for answer in answers)
+    assert longest < 0.2
+
+
+async def test_lock_held_past_the_limit_is_dropped_unapplied(path: Path) -> None:
+    store = SqliteStore(path, clock=CLOCK, timeout_ms=200)
+    await store.open()
+    async with Holder(path):
+        with pytest.raises(StoreUnavailable, match="nothing was written") as raised:
+            await store.transact(reserve("K-1"))
+    assert not raised.value.may_have_happened
+    assert (await store.find(Query())).operations == ()
+    leading = await lead(store, "K-1")
+    assert await store.load(leading.id) == leading
+    await store.close()
+
+
+async def test_reads_go_on_while_another_holds_the_lock(path: Path, store: SqliteStore) -> None:
+    leading = await lead(store, "K-1")
+    async with Holder(path):
+        assert await store.load(leading.id) == leading
+
+
+async def test_full_disk_refuses_and_recovers_by_itself(path: Path, store: SqliteStore) -> None:
+    writer = store._writer
+    assert writer is not None
+    await lead(store, "K-0")
+
+    def limit(pages: int) -> None:
+        connection = writer._connection
+        assert connection is not None
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    await writer.worker.call(lambda: limit(1))  # SQLite takes the present size as the least
+    with pytest.raises(StoreUnavailable, match="the disk is full") as raised:
+        await asyncio.gather(*(store.transact(reserve(f"L-{n}")) for n in range(200)))
+    assert not raised.value.may_have_happened
+    assert "no restart is needed" in str(raised.value)
+    assert len((await store.find(Query())).operations) == 1
+    await writer.worker.call(lambda: limit(1_000_000))
+    await lead(store, "L-0")
+
+
+async def test_row_damaged_beneath_is_refused_alone(path: Path, store: SqliteStore) -> None:
+    """A damaged record answers nothing: neither free nor running."""
+    leading = await lead(store, "K-1")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("UPDATE operations SET doc = zeroblob(200) WHERE id = ?", (leading.id,))
+    broken, fine = await asyncio.gather(
+        store.transact(reserve("K-1", "another")), store.transact(reserve("K-2")), return_exceptions=True
+    )
+    assert isinstance(broken, StoreUnavailable)
+    assert isinstance(fine, Reserved)
+    with pytest.raises(StoreUnavailable):
+        await store.load(leading.id)
+
+
+async def test_rows_kept_from_before_are_forgotten_when_another_process_wrote(path: Path) -> None:
+    first, second = (SqliteStore(path, clock=CLOCK, timeout_ms=3_000) for _ in range(2))
+    await first.open()
+    await second.open()
+    leading = await lead(first, "K-1")
+    await second.transact(Bump(SCOPE, leading.id))
+    assert await first.transact(Bump(SCOPE, leading.id)) == 3
+    await first.close()
+    await second.close()
+
+
+async def test_reader_that_stays_starves_the_log_and_is_told(
+    path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O-57: the log grows behind a long reader, says so, and shrinks when the reader has left."""
+    notices: list[Notice] = []
+    writer = store._writer
+    assert writer is not None
+    writer._notify = notices.append
+    monkeypatch.setattr(sqlite_writer, "STARVED_BYTES", 4 * 2**20)
+    body = b"x" * 200_000
+    rows = [_with_body(operation(f"K-{n}"), body) for n in range(250)]
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM operations").fetchone()
+        for start in range(0, len(rows), 25):
+            await store.transact(PutRows(tuple(rows[start : start + 25])))
+        await writer.worker.call(writer.tidy)
+        grown = wal_of(path).stat().st_size
+        reader.execute("COMMIT")
+    assert grown > JOURNAL_BYTES_KEPT
+    assert store.warnings() != ()
+    await writer.worker.call(lambda: writer.tidy(idle=True))
+    await asyncio.sleep(0)
+    assert wal_of(path).stat().st_size < JOURNAL_BYTES_KEPT
+    assert [notice.kind for notice in notices] == [NoticeKind.WAL_STARVED, NoticeKind.WAL_EMPTIED]
+    assert store.warnings() == ()
+
+
+def _with_body(row: Operation, body: bytes) -> Operation:
+    answer = settled(row, 1).answer
+    assert answer is not None
+    return replace(row, answer=replace(answer, body=body))
+
+
+async def test_killed_process_loses_no_acknowledged_claim(path: Path) -> None:
+    """O1: whatever was acknowledged before SIGKILL is there afterwards."""
+    claimer = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.stores.claimer", f"sqlite:{path}", stdout=asyncio.subprocess.PIPE
+    )
+    assert claimer.stdout is not None
+    acknowledged = [await claimer.stdout.readline() for _ in range(300)]
+    claimer.kill()
+    acknowledged += (await claimer.stdout.read()).splitlines(keepends=True)
+    await claimer.wait()
+    store = SqliteStore(path, clock=CLOCK, timeout_ms=3_000)
+    await store.open()
+    for line in acknowledged:
+        if line.endswith(b"\n"):
+            assert await store.load(OperationId(line.decode().strip())) is not None
+    await store.close()
+
+
+async def test_close_leaves_one_file(path: Path) -> None:
+    store = SqliteStore(path, clock=CLOCK, timeout_ms=3_000)
+    await store.open()
+    await lead(store, "K-1")
+    await store.close()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+async def test_lists_use_their_indexes(path: Path, store: SqliteStore) -> None:
+    """No list scans the ledger: it has to stay fast with millions of settled records."""
+    names = [
+        name for name in SQL if name.startswith(("find", "holdings", "purgeable", "empty", "get_subjects"))
+    ]
+    with closing(sqlite3.connect(path)) as connection:
+        for name in names:
+            statement = SQL[name]
+            values = dict.fromkeys(re.findall(r":(\w+)", statement), 1) if ":" in statement else ("x",)
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+            for step in (row[-1] for row in plan):
+                assert "TEMP B-TREE FOR ORDER" not in step, (name, step)
+                assert not step.startswith("SCAN operations") or "INDEX" in step, (name, step)

@@ -23,7 +23,7 @@ from proxy.core.model import (
     Subject,
 )
 from proxy.core.states import Move
-from proxy.core.tables import Tables, listed, seen_now, told
+from proxy.core.tables import Tables, listed, scheduled, seen_now, told
 
 ABSENT = "absent"
 """What a person says of an operation that surely never happened (C5)."""
@@ -139,11 +139,7 @@ def absorbed(tables: Tables, now: Now, operation: Operation, seen: Seen) -> Chan
         unknown_since_ms=None,
         absent_at_attempt=None,
         failure_delivered=operation.failure_delivered and operation.status == seen.status,
-        lookups=replace(
-            operation.lookups,
-            misses=0,
-            next_ms=None if state is State.EXECUTED else operation.lookups.next_ms or now.wall_ms,
-        ),
+        lookups=replace(scheduled(operation, state, now), misses=0),
         history=history,
         updated_ms=now.wall_ms,
     )

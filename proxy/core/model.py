@@ -208,6 +208,7 @@ class Operation:
     kind: str = ""  # prefix of the handle by resource id: `payment`, `refund_id`
     acts_on_existing: bool = False  # confirm, cancel: the resource had a state before (U3)
     tracked: bool = True  # looked up and counted as money (U2)
+    polled: bool = True  # looked up while pending too; accepted refunds are only swept (U2)
     key_injected: bool = False
     seq: int | None = None
     subject: Handle | None = None

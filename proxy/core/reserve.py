@@ -43,10 +43,10 @@ from proxy.core.tables import (
     ATTEMPTS_KEPT,
     Tables,
     baseline_of,
-    due_now,
     holds_subject,
     is_failure,
     listed,
+    scheduled,
     seen_now,
     told,
 )
@@ -176,6 +176,7 @@ class ReserveOperation:
                 kind=claim.route.object.kind,
                 acts_on_existing=claim.route.acts_on_existing,
                 tracked=claim.route.tracked,
+                polled=claim.route.polled_while_pending,
                 key_injected=claim.key_injected,
                 seq=seq,
                 fingerprint=claim.fingerprints[0],
@@ -345,7 +346,7 @@ class AdmitUnrecorded:
             attempts=(*claimed.attempts[:-1], attempt),
             unknown_since_ms=self.sent_ms if state is State.UNKNOWN else None,
             settled_by="answer" if state is State.EXECUTED else None,
-            lookups=due_now(claimed.lookups, now) if state is not State.EXECUTED else claimed.lookups,
+            lookups=scheduled(claimed, state, now),
             history=told(
                 claimed, now, EntryKind.WRITTEN_ANEW, "sent while the store was down; written since"
             ),

@@ -248,9 +248,10 @@ class EndLookup:
                 next_ms = now.wall_ms + self.policy.min_interval_ms
         elif isinstance(self.result, Found) and not missed:
             lookups = replace(lookups, misses=0)
+        asked_again = operation.state is not State.PENDING or operation.polled
         noted = replace(
             operation,
-            lookups=replace(lookups, next_ms=next_ms),
+            lookups=replace(lookups, next_ms=next_ms if asked_again else None),
             history=history,
             updated_ms=now.wall_ms,
         )

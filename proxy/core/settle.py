@@ -32,7 +32,7 @@ from proxy.core.model import (
     StoredAnswer,
 )
 from proxy.core.states import Move
-from proxy.core.tables import ATTEMPTS_KEPT, Tables, due_now, told
+from proxy.core.tables import ATTEMPTS_KEPT, Tables, scheduled, told
 
 ABSENCE_CONFIRMED_BY = frozenset({400, 404, 422})
 """Answers that prove to an attempt begun after absence was believed that nothing happened (U3). Not 401, 403, 429
@@ -209,7 +209,7 @@ class SettleRun:
             unknown_since_ms=None,
             absent_at_attempt=None,
             failure_delivered=False,
-            lookups=replace(current.lookups, next_ms=now.wall_ms if self.state is State.PENDING else None),
+            lookups=scheduled(current, self.state, now),
             history=history,
         )
         linked = link(tables, now, settled)
@@ -230,7 +230,7 @@ class SettleRun:
             unknown_since_ms=None,
             settled_by="answer",
             settled_ms=now.wall_ms,
-            lookups=replace(ended.lookups, next_ms=None),
+            lookups=scheduled(ended, State.NOT_EXECUTED, now),
         )
         tables.put(settled)
         return Settled(settled)
@@ -246,7 +246,7 @@ class SettleRun:
             doubt=True,
             doubt_since_absent=True,
             unknown_since_ms=ended.unknown_since_ms or now.wall_ms,
-            lookups=due_now(replace(ended.lookups, misses=0), now),
+            lookups=replace(scheduled(ended, State.UNKNOWN, now), misses=0),
             history=told(ended, now, EntryKind.DOUBT, text),
         )
         tables.put(settled)
@@ -315,9 +315,7 @@ class UpdateFromRepeat:
             last_attempt_end_ms=now.wall_ms,
             settled_by=current.settled_by if was_final else "answer",
             settled_ms=current.settled_ms if was_final else now.wall_ms,
-            lookups=replace(
-                current.lookups, next_ms=None if self.state is State.EXECUTED else current.lookups.next_ms
-            ),
+            lookups=scheduled(current, self.state, now),
             updated_ms=now.wall_ms,
         )
         linked = link(tables, now, updated)
@@ -360,7 +358,7 @@ class MarkAnsweredEarly:
         text = "the caller was answered before the call ended"
         marked = replace(
             current,
-            lookups=due_now(current.lookups, now),
+            lookups=scheduled(current, State.UNKNOWN, now),
             history=told(current, now, EntryKind.ANSWERED_EARLY, text),
         )
         tables.put(marked)

@@ -81,15 +81,23 @@ def lapsed(operation: Operation, now: Now) -> Operation:
         unknown_since_ms=operation.unknown_since_ms or now.wall_ms,
         last_attempt_end_ms=now.wall_ms,
         updated_ms=now.wall_ms,
-        lookups=due_now(operation.lookups, now),
+        lookups=scheduled(operation, State.UNKNOWN, now),
         history=told(
             operation, now, EntryKind.LEASE_LOST, "the leader's lease ended; its attempt is in doubt"
         ),
     )
 
 
-def due_now(lookups: Lookups, now: Now) -> Lookups:
-    """Points of the schedule already past are made up by one lookup at once (U2)."""
+def scheduled(operation: Operation, state: State, now: Now) -> Lookups:
+    """The operation's lookups once it is in `state`: due, unless nothing is left to ask (U2).
+
+    Points of the schedule already past are made up by one lookup at once. What is final, no money, or an accepted
+    refund is not asked for.
+    """
+    lookups = operation.lookups
+    final = state in (State.EXECUTED, State.NOT_EXECUTED)
+    if final or not operation.tracked or (state is State.PENDING and not operation.polled):
+        return replace(lookups, next_ms=None)
     return replace(lookups, next_ms=lookups.next_ms if lookups.next_ms is not None else now.wall_ms)
 
 

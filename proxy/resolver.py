@@ -7,12 +7,12 @@ whole fleet, no bursts after an outage, and the newest payments are not starved 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
 
 from proxy.core.evidence import Change
 from proxy.core.http import WireRequest
-from proxy.core.lookups import lookup_target, read_lookup
+from proxy.core.lookups import listed_ids, lookup_target, read_lookup
 from proxy.core.messages import BecameKnown, BecameUnknown, Fact, LookupMade, OutcomeConflict, Reply
 from proxy.core.model import Operation, OperationId, Owner, Scope, State
 from proxy.core.resolve import (
@@ -25,6 +25,7 @@ from proxy.core.resolve import (
     NoticeLapse,
     NotNow,
     TakeLookup,
+    TakeSweep,
 )
 from proxy.core.rules import Platform, Route
 from proxy.ports import Clock, Query, Store, StoreUnavailable, Upstream
@@ -33,6 +34,7 @@ PASS_MS = 500  # between two looks at what is due; the schedule's steps are 10 s
 PAGE = 50
 LOOKUP_LEASE_MARGIN_MS = 5_000
 STORE_DOWN_MS = 2_000
+SWEEP_CHECK_MS = 600_000  # how often it is asked whether this day's sweep was made
 
 
 @dataclass(slots=True)
@@ -66,9 +68,13 @@ class Resolver:
 
     async def run(self) -> None:
         """Resolve for the process's life."""
+        swept_ms = self.clock.monotonic_ms()
         while True:
             try:
                 busy = await self.step()
+                if self.is_enabled and self.clock.monotonic_ms() - swept_ms > SWEEP_CHECK_MS:
+                    swept_ms = self.clock.monotonic_ms()
+                    await self.sweep()
             except StoreUnavailable:
                 await asyncio.sleep(STORE_DOWN_MS / 1000)
                 continue
@@ -98,6 +104,56 @@ class Resolver:
             if noticed is not None and noticed.state is State.UNKNOWN:
                 self.tell(BecameUnknown(noticed))
 
+    async def sweep(self) -> int:
+        """Once a day: which accepted operations that are not polled has the platform finished (U2)?
+
+        Those that no list of unfinished ones shows any more are looked up. Returns how many were.
+        """
+        found = 0
+        for route in self.platform.routes:
+            lists = [target for target in self.platform.sweeps if _same_list(target, route)]
+            if route.polled_while_pending or not lists:
+                continue
+            pending = [one async for one in self._pending_on(route)]
+            for scope in {operation.scope for operation in pending}:
+                unfinished = await self._unfinished(scope, route, lists)
+                if unfinished is None:
+                    continue
+                for operation in pending:
+                    if operation.scope == scope and operation.resource_id not in unfinished:
+                        await self.look_up(operation, forced=True)
+                        found += 1
+        return found
+
+    async def _pending_on(self, route: Route) -> AsyncIterator[Operation]:
+        query = Query(knowledge="pending", route=route.name, oldest_first=True, limit=PAGE)
+        while True:
+            page = await self.store.find(query)
+            for operation in page.operations:
+                yield operation
+            if page.cursor is None:
+                return
+            query = replace(query, cursor=page.cursor)
+
+    async def _unfinished(self, scope: Scope, route: Route, lists: list[str]) -> frozenset[str] | None:
+        """The ids on the platform's lists; None: not this process's turn, or a list could not be had."""
+        credential = self.authorization(scope)
+        if credential is None or route.lookup is None:
+            return None
+        if not await self.store.transact(TakeSweep(scope, lists[0])):
+            return None
+        ids: frozenset[str] = frozenset()
+        for target in lists:
+            await self._slot()
+            request = _read(target.encode("ascii"), credential)
+            answered = await self.upstream.send(request, timeout_ms=route.lookup.timeout_ms)
+            some = listed_ids(answered, route)
+            if some is None:
+                self.tell(LookupMade(route.name, "failed", "no list"))
+                return None
+            ids |= some
+        return ids
+
     async def look_up(self, operation: Operation, *, forced: bool = False) -> NotNow | tuple[Change, ...]:
         """Look one operation's object up, if it is due and nobody else does."""
         route = self._route(operation)
@@ -124,12 +180,7 @@ class Resolver:
         if rule is None or target is None:
             result = LookupFailed("no way to ask")
         else:
-            request = WireRequest(
-                b"GET",
-                target,
-                ((b"Authorization", credential), (b"Accept", b"application/json")),
-                b"",
-            )
+            request = _read(target, credential)
             answered = await self.upstream.send(request, timeout_ms=rule.timeout_ms)
             result = read_lookup(answered, task.operation, route, self.platform, seen_ms=self.clock.wall_ms())
         changes = await self.store.transact(EndLookup(task, result, self.policy))
@@ -157,6 +208,17 @@ class Resolver:
 
     def _route(self, operation: Operation) -> Route | None:
         return next((route for route in self.platform.routes if route.name == operation.route), None)
+
+
+def _read(target: bytes, credential: bytes) -> WireRequest:
+    headers = ((b"Authorization", credential), (b"Accept", b"application/json"))
+    return WireRequest(b"GET", target, headers, b"")
+
+
+def _same_list(target: str, route: Route) -> bool:
+    """Whether a list is of the resources that this route makes: the path that they are asked for by number at."""
+    by_number = route.lookup.by_number if route.lookup else None
+    return by_number is not None and target.partition("?")[0] == by_number.partition("?")[0]
 
 
 _WORDS: dict[type[Found | Missed | LookupFailed], str] = {

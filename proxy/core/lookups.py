@@ -84,6 +84,19 @@ def _shown(
     return Found(seen, operation.handles) if seen else LookupFailed("not the platform's object")
 
 
+def listed_ids(result: WireResult, route: Route) -> frozenset[str] | None:
+    """The ids of the resources that a list of the platform shows; None where it was no such list (U2's sweep)."""
+    if not isinstance(result, Answered) or result.response.status != 200 or route.lookup is None:
+        return None
+    plain = plain_body(result.response)
+    value = read_json(plain) if plain else None
+    found = None if isinstance(value, Mistake) else _at(value, route.lookup.list_path)
+    if not isinstance(found, list):
+        return None
+    ids = (_at(item, route.object.id) for item in found)
+    return frozenset(one for one in ids if isinstance(one, str))
+
+
 def _at(value: Json, path: Path) -> Json:
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None

@@ -297,6 +297,26 @@ def _words(result: LookupResult) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeSweep:
+    """Take the right to this day's sweep of one list of the platform: one process of the fleet (U2)."""
+
+    scope: Scope
+    target: str
+    name: str = "take_sweep"
+
+    def apply(self, tables: Tables, now: Now) -> bool:
+        handle = Handle(f"sweep:{self.target}")
+        row = tables.subject(self.scope, handle)
+        before_ms = row.looked_up_ms if row else None
+        # A clock that stepped back makes the sweep due: once too often is harmless.
+        if before_ms is not None and 0 <= now.wall_ms - before_ms < DAILY_MS:
+            return False
+        swept = row or Subject(scope=self.scope, handle=handle, updated_ms=now.wall_ms)
+        tables.put_subject(replace(swept, looked_up_ms=now.wall_ms, updated_ms=now.wall_ms))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
 class NoticeLapse:
     """An in-flight operation whose lease is over becomes unknown, so that lookups begin (U6)."""
 

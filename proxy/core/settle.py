@@ -257,7 +257,10 @@ def with_kept_evidence(tables: Tables, now: Now, operation: Operation) -> Operat
     """Evidence that came before the run ended (an early event, a lookup) settles what the run could not (U4)."""
     for handle in operation.handles:
         row = tables.subject(operation.scope, handle)
-        change = absorbed(tables, now, operation, row.latest) if row and row.latest else None
+        kept = row.latest if row else None
+        if kept is None or kept == operation.newest:  # what the run itself has just brought proves no more
+            continue
+        change = absorbed(tables, now, operation, kept)
         operation = change.operation if change else operation
     return operation
 

@@ -227,6 +227,7 @@ def test_form_is_read_as_an_object_of_texts(body: bytes, root: Json) -> None:
 def test_form_name_nested_too_deep_is_taken_as_it_is_written() -> None:
     name = "a" + "[b]" * DEPTH_MAX
     assert form(f"{name}=1".encode()) == {name: "1"}
+    assert isinstance(at(form(f"a{'[b]' * (DEPTH_MAX - 1)}=1".encode()), ("a", "b")), dict)
 
 
 @given(st.dictionaries(st.text(st.characters(exclude_characters="[]", codec="utf-8")), st.text(), min_size=1))

@@ -62,6 +62,13 @@ def test_budget_forgets_calls_before_it_forgets_retries() -> None:
     assert busy.remaining(10_500) == 10
 
 
+def test_budget_counts_calls_only_while_all_of_their_slice_is_in_the_window() -> None:
+    busy = budget()
+    for _ in range(100):
+        busy.call(499)
+    assert [busy.remaining(at_ms) for at_ms in (10_000, 10_100)] == [30, 10]
+
+
 @given(st.lists(st.tuples(st.integers(0, 2_000), st.booleans()), max_size=300))
 def test_budget_holds_in_every_window(steps: list[tuple[int, bool]]) -> None:
     """Whenever a retry starts: in the 10 s up to then no more than 10, and a fifth of that time's calls."""

@@ -204,6 +204,7 @@ def test_each_secret_makes_a_fingerprint_the_current_one_first() -> None:
     ("body", "headers", "amount", "currency"),
     [
         (b'{"amount":1e4,"currency":"usd"}', JSON, 10_000, "usd"),
+        (b'{"amount":0,"currency":"ABCDEFGH"}', JSON, 0, "ABCDEFGH"),
         (b'{"amount":100.5,"currency":"US1"}', JSON, None, None),
         (b'{"amount":-1,"currency":"ABCDEFGHI"}', JSON, None, None),
         (b'{"amount":"100","currency":5}', JSON, None, None),

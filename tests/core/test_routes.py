@@ -100,6 +100,8 @@ def test_match_prefers_a_literal_over_a_parameter(order: int) -> None:
     [
         ((CONFIRM, replace(CANCEL, template="/v1/payments/{id}/confirm")), "fit the same calls"),
         ((_route("a", "/v1/x{id}"),), "neither plain nor"),
+        ((_route("a", "/v1/{id"),), "neither plain nor"),
+        ((_route("a", "/v1/id}"),), "neither plain nor"),
         ((_route("a", "/v1/%61"),), "neither plain nor"),
         ((_route("a", "/v1/é"),), "neither plain nor"),
         ((_route("a", "v1/x"),), "has to start with /"),

@@ -34,7 +34,7 @@ DECODED_BYTES_MAX = 1 << 20
 Decoder = Callable[[bytes, int], bytes | None]
 """Decodes a body up to a number of bytes; None where it is broken or larger."""
 
-_NEVER_RETRIED_IN_DOUBT = frozenset({*range(300, 400), 409, 501, 505})
+_NEVER_RETRIED_IN_DOUBT = frozenset({*range(300, 400), 501, 505})  # nor a 409 whose code is not listed (R4)
 _MAY_WAIT = frozenset({429, 503})  # whose Retry-After replaces the computed wait (R6)
 _CODE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
@@ -167,7 +167,10 @@ class Classifier:
             return hint.lower() == b"true"
         if rule is not None and rule.retry is not None:
             return rule.retry
-        return outcome is Outcome.NOT_EXECUTED or response.status not in _NEVER_RETRIED_IN_DOUBT
+        if outcome is Outcome.NOT_EXECUTED:
+            return True
+        is_listed = rule is not None and rule.codes is not None
+        return response.status not in _NEVER_RETRIED_IN_DOUBT and (response.status != 409 or is_listed)
 
 
 def read_object(

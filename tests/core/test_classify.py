@@ -384,6 +384,14 @@ def test_rule_may_set_the_retry_itself(retry: bool) -> None:
     assert answer(200, route=ruled(rule)).retry is retry
 
 
+@pytest.mark.parametrize(("codes", "retry"), [(frozenset({"lock_timeout"}), True), (None, False)])
+def test_rule_for_a_409_in_doubt_is_retried_where_it_lists_the_code(
+    codes: frozenset[str] | None, retry: bool
+) -> None:
+    rule = OutcomeRule(outcome=IN_DOUBT, statuses=frozenset({409}), codes=codes)
+    assert answer(409, error("lock_timeout"), route=ruled(rule)).retry is retry
+
+
 def test_rule_in_doubt_may_let_its_answer_pass() -> None:
     rule = OutcomeRule(outcome=IN_DOUBT, statuses=ANY_200, passes=True)
     assert answer(200, route=ruled(rule)).passes

@@ -95,7 +95,7 @@ class App:
                 reuse_port=reuse_port,
             )
             self.listeners.append(listener)
-        self.observer.watch(self)
+        self.observer.watch(driver=self.now.driver, resolver=self.now.resolver)
         self._every(max(50, settings.store.lease_ms // 9), self._renew_leases)
         self._every(500, self._pay_owed)
         self._every(2_000, self._refresh_holdings)
@@ -175,6 +175,7 @@ class App:
             self._resolving.cancel()
         self._resolving = asyncio.create_task(now.resolver.run(), name="resolver")
         self.observer.reloaded(settings)
+        self.observer.watch(driver=now.driver, resolver=now.resolver)
         return kept
 
     async def drain(self) -> None:
@@ -263,8 +264,11 @@ async def _reload_when_asked(
             continue
         try:
             kept = await app.reload(read_again())
-        except (ConfigError, TlsFilesUnusable) as error:
-            app.observer.reload_failed(str(error))
+        except ConfigError as error:
+            app.observer.reload_refused(tuple(str(problem) for problem in error.problems))
+            continue
+        except TlsFilesUnusable as error:
+            app.observer.reload_refused((str(error),))
             continue
         if kept:
             app.observer.reload_incomplete(kept)

@@ -135,6 +135,7 @@ def _resolver(
         is_enabled=given.enabled,
         authorization=settings.authorization_of_lookup,
         tell=lambda fact: observer.fact(fact, None),
+        needs_person=observer.needs_person,
         instance=instance,
     )
 

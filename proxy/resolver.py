@@ -51,6 +51,7 @@ class Resolver:
     is_enabled: bool
     authorization: Callable[[Scope], bytes | None]
     tell: Callable[[Fact], None]
+    needs_person: Callable[[Operation], None]
     instance: str
     backlog: int = 0
     _next_slot_ms: int = 0
@@ -194,6 +195,8 @@ class Resolver:
         for change in changes:
             if change.became_known:
                 self.tell(BecameKnown(change.operation, change.operation.settled_by or "lookup"))
+            elif change.operation.state is State.MANUAL_REVIEW is not change.before:
+                self.needs_person(change.operation)
             if change.conflict is not None:
                 self.tell(OutcomeConflict(change.operation, change.conflict))
 

@@ -178,7 +178,7 @@ class Listener:
         error: BaseException | None = None
         if not call.cancelled():
             error = call.exception()
-            if error is None and not exchange.is_answered:
+            if error is None and exchange.is_owed:
                 error = RuntimeError("a call ended without an answer")
         if error is not None:
             self._on_error(error)

@@ -436,6 +436,13 @@ class RawCaller:
         return await _within(self.stream.to_end())
 
 
+async def turned(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until `condition` holds; for what has no event to wait for."""
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0)
+
+
 async def _within(waiting: Awaitable[_T]) -> _T:
     async with asyncio.timeout(LIMIT_S):
         return await waiting

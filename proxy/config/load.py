@@ -236,6 +236,8 @@ def _written(value: Value, location: Location, *, is_missing: bool) -> Location:
             current = current[str(part)]
         elif isinstance(current, list) and isinstance(part, int) and part < len(current):
             current = current[part]
+        elif isinstance(current, dict) and isinstance(part, int):
+            continue
         elif isinstance(current, dict) and is_missing:
             return (*kept, part)
         else:

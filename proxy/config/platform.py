@@ -198,10 +198,12 @@ def _check_template(place: str, text: str | None, path: str, problems: Problems,
     names = _VARIABLE.findall(text)
     params = {f"path.{name}" for name in _VARIABLE.findall(path)}
     allowed = ["{body.FIELD}", *(f"{{{param}}}" for param in sorted(params)), *(["{seq}"] if seq else [])]
-    for name in names:
-        if not (_BODY.fullmatch(name) or name in params or (seq and name == "seq")):
-            problems.add(place, f"expected variables of {', '.join(allowed)}, found {{{name}}}")
-    if "{" in _VARIABLE.sub("", text) or "}" in _VARIABLE.sub("", text):
+    wrong = [
+        name for name in names if not (_BODY.fullmatch(name) or name in params or (seq and name == "seq"))
+    ]
+    if wrong:
+        problems.add(place, f"expected variables of {', '.join(allowed)}, found {{{wrong[0]}}}")
+    elif "{" in _VARIABLE.sub("", text) or "}" in _VARIABLE.sub("", text):
         problems.add(place, "expected every { to have its }, and no braces inside")
     elif all(name == "seq" for name in names):
         text = "expected a variable such as {body.order_no}: without one all calls would be one submission"

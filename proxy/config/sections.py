@@ -83,7 +83,7 @@ class Listener(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        return {"address": value} if isinstance(value, str) else value
+        return value if isinstance(value, dict | list) else {"address": value}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Schema:
@@ -113,7 +113,7 @@ class ScopeSource(Section):
         if isinstance(value, dict) and set(value) != {"header"} and set(value) <= {"name", "header"}:
             expected = "a name, or {header: NAME}"
             raise PydanticCustomError("expected", "{expected}", {"expected": expected})
-        return {"name": value} if isinstance(value, str) else value
+        return value if isinstance(value, dict | list) else {"name": value}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Schema:

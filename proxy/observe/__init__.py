@@ -1,0 +1,5 @@
+"""What is seen of the product from outside: metrics, log lines, announcements. All of it comes from facts."""
+
+from proxy.observe.observer import Observer, Share
+
+__all__ = ["Observer", "Share"]

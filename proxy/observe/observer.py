@@ -1,0 +1,378 @@
+"""Facts become metrics, log lines and announcements: one source, so that the three can't disagree."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, assert_never
+
+from proxy.config.sections import LogFormat, LogLevel
+from proxy.config.settings import Settings
+from proxy.core.messages import (
+    AttemptFinished,
+    BecameKnown,
+    BecameUnknown,
+    CallEnded,
+    Collapsed,
+    ConflictFound,
+    Fact,
+    GuardBlocked,
+    LeaseTakenOver,
+    LedgerDisagreed,
+    LookupMade,
+    OutcomeConflict,
+    Replayed,
+    RetryPlanned,
+    SensitiveKey,
+    SentUnrecorded,
+)
+from proxy.core.model import Operation, Outcome
+from proxy.observe.announcements import Announcements
+from proxy.observe.cells import Book, LocalBook, SharedBook, books_in
+from proxy.observe.counts import Counts
+from proxy.observe.exposition import Snapshot, Trace, page
+from proxy.observe.gauges import Drives, Gauges, Resolves
+from proxy.observe.lines import LineWriter
+from proxy.observe.logs import Level, Log, Value, cut, is_terminal, masked
+from proxy.observe.told import announced, of_operation, of_run
+from proxy.observe.version import VERSION
+from proxy.ports import Clock, Holdings, StoreReport
+from proxy.run import Run
+
+STDOUT = 1
+_LEVELS = {
+    LogLevel.DEBUG: Level.DEBUG,
+    LogLevel.INFO: Level.INFO,
+    LogLevel.WARNING: Level.WARNING,
+    LogLevel.ERROR: Level.ERROR,
+}
+_LOUD = frozenset({Outcome.IN_DOUBT})
+
+
+class StoreNotice(Protocol):
+    """What a store tells while it is in use: a word of its own and a text for operators."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Where the workers of one host keep their counts for each other, and which of them this is."""
+
+    folder: Path
+    worker: int
+
+
+class Observer:
+    """Everything that is seen of this process from outside.
+
+    Args: share: None for a process of its own. log_fd: where log lines go.
+    """
+
+    def __init__(
+        self, *, settings: Settings, clock: Clock, share: Share | None = None, log_fd: int = STDOUT
+    ) -> None:
+        self._clock = clock
+        self._share = share
+        self._writer = LineWriter(log_fd)
+        is_text = settings.log_format is LogFormat.TEXT
+        fixed: dict[str, Value] = {"worker": share.worker} if share else {}
+        self.log = Log(
+            self._writer,
+            clock,
+            level=_LEVELS[settings.log_level],
+            is_text=is_text,
+            is_coloured=is_text and is_terminal(log_fd),
+            fixed=fixed,
+        )
+        book: Book = SharedBook(share.folder, worker=share.worker) if share else LocalBook()
+        self.counts = Counts(book, settings.platform)
+        self.announcements = Announcements(first=clock.wall_ms())
+        self._gauges = Gauges(settings.platform, clock)
+        self._last_status: tuple[str | None, int | None] = (None, None)
+        self._build(settings)
+
+    def _build(self, settings: Settings) -> None:
+        platform = settings.platform
+        labels = (VERSION, platform.name, platform.version, settings.version)
+        self.counts.set("build_info", *labels, to=1.0)
+
+    # --- facts ----------------------------------------------------------------------------------------------
+
+    def fact(self, fact: Fact, run: Run | None) -> None:  # noqa: C901 -- one arm for each fact
+        """Tell one fact. `run`: the call it is about, where it is about one under way."""
+        match fact:
+            case CallEnded():
+                self._call_ended(fact)
+            case AttemptFinished():
+                self._attempt_finished(fact, run)
+            case RetryPlanned():
+                self._retry_planned(fact, run)
+            case BecameUnknown(operation):
+                self._became_unknown(operation, run)
+            case BecameKnown(operation, by):
+                self._became_known(operation, by, run)
+            case OutcomeConflict(operation, text):
+                self._outcome_conflict(operation, text)
+            case Collapsed(route):
+                self.counts.add("collapsed_total", self.counts.route(route))
+                self.counts.add("duplicates_prevented_total", "collapsed")
+                self._waited(run)
+            case Replayed(route):
+                self.counts.add("replayed_total", self.counts.route(route))
+                self.counts.add("duplicates_prevented_total", "replayed")
+            case ConflictFound(route, fields):
+                self.counts.add("conflicts_total", self.counts.route(route))
+                told = {"route": route, "fields": ",".join(fields), **of_run(run)}
+                self.log.line(Level.WARNING, "conflict", told)
+            case GuardBlocked(route, twin):
+                self.counts.add("guard_blocked_total", self.counts.route(route))
+                self.counts.add("duplicates_prevented_total", "twin" if twin else "guard")
+                self.log.line(Level.WARNING, "guard_blocked", {"route": route, "twin": twin, **of_run(run)})
+            case LookupMade():
+                self._looked_up(fact)
+            case SentUnrecorded(route):
+                self.counts.add("sent_unrecorded_total", self.counts.route(route))
+                self.log.line(Level.WARNING, "sent_unrecorded", {"route": route, **of_run(run)})
+            case LeaseTakenOver(operation_id, route):
+                self.counts.add("lease_takeovers_total", self.counts.route(route))
+                self._waited(run)
+                told = {"operation": operation_id, "route": route, **of_run(run)}
+                self.log.line(Level.WARNING, "lease_taken_over", told)
+            case SensitiveKey(route, what):
+                self.counts.add("sensitive_keys_total", self.counts.route(route), what)
+                self.log.line(Level.WARNING, "sensitive_key", {"route": route, "what": what})
+            case LedgerDisagreed(operation_id, route):
+                self.counts.add("ledger_disagreements_total", self.counts.route(route))
+                told = {"operation": operation_id, "route": route, **of_run(run)}
+                self.log.line(Level.WARNING, "ledger_disagreed", told)
+            case _:
+                assert_never(fact)
+
+    def _call_ended(self, fact: CallEnded) -> None:
+        knowledge = fact.knowledge.value if fact.knowledge else ""
+        bucket = self.counts.request(
+            route=fact.route,
+            method=fact.method,
+            status=fact.status,
+            knowledge=knowledge,
+            duration_us=fact.duration_us,
+            overhead_us=fact.overhead_us,
+        )
+        if fact.trace_id:
+            trace = Trace(fact.trace_id, fact.duration_us / 1e6, self._clock.wall_ms())
+            self.counts.traced(route=fact.route, bucket=bucket, trace=trace)
+        level = Level.WARNING if knowledge == "unknown" or fact.status >= 500 else Level.INFO
+        if level < self.log.level:
+            return
+        self.log.line(
+            level,
+            "call",
+            {
+                "request_id": masked(fact.request_id),
+                "trace_id": fact.trace_id,
+                "operation": fact.operation,
+                "route": fact.route,
+                "method": cut(fact.method),
+                "key": masked(fact.key) if fact.key else None,
+                "status": fact.status,
+                "knowledge": knowledge,
+                "code": fact.code,
+                "attempts": fact.attempts,
+                "replayed": fact.replayed or None,
+                "duration_ms": fact.duration_us / 1000,
+                "overhead_ms": fact.overhead_us / 1000,
+            },
+        )
+
+    def _attempt_finished(self, fact: AttemptFinished, run: Run | None) -> None:
+        self._last_status = (fact.operation, fact.status)
+        began = run is not None and fact.reason != "breaker_open"
+        duration_us = run.attempt_us if run is not None and began else None
+        self.counts.attempt(route=fact.route, outcome=fact.outcome.value, duration_us=duration_us)
+        level = Level.WARNING if fact.outcome in _LOUD else Level.INFO
+        if level < self.log.level:
+            return
+        self.log.line(
+            level,
+            "attempt",
+            {
+                **of_run(run),
+                "operation": fact.operation,
+                "route": fact.route,
+                "key": masked(fact.key) if fact.key else None,
+                "attempt": fact.n,
+                "outcome": fact.outcome.value,
+                "reason": fact.reason,
+                "status": fact.status,
+                "duration_ms": None if duration_us is None else duration_us / 1000,
+            },
+        )
+
+    def _retry_planned(self, fact: RetryPlanned, run: Run | None) -> None:
+        operation, status = self._last_status  # of the attempt that ended in the same step
+        status = status if operation == fact.operation else None
+        self.counts.retry(route=fact.route, reason=fact.reason, status=status)
+        told: dict[str, Value] = {
+            **of_run(run),
+            "operation": fact.operation,
+            "route": fact.route,
+            "attempt": fact.n,
+            "reason": fact.reason,
+            "wait_ms": fact.wait_ms,
+        }
+        self.log.line(Level.INFO, "retry", told)
+
+    def _looked_up(self, fact: LookupMade) -> None:
+        self.counts.add("lookups_total", self.counts.route(fact.route), fact.result)
+        level = Level.WARNING if fact.result == "failed" else Level.INFO
+        told = {"route": fact.route, "result": fact.result, "reason": cut(fact.reason)}
+        self.log.line(level, "lookup", told)
+        self._announce("lookup", dict(told))
+
+    def _waited(self, run: Run | None) -> None:
+        if run is not None:
+            self.counts.waited(run.away_us)
+
+    # --- what operators are told of money (U7) --------------------------------------------------------------
+
+    def _became_unknown(self, operation: Operation, run: Run | None) -> None:
+        self.counts.add("unknown_results_total", self.counts.route(operation.route))
+        self.log.line(Level.WARNING, "became_unknown", {**of_run(run), **of_operation(operation)})
+        self._announce("became_unknown", announced(operation))
+
+    def _became_known(self, operation: Operation, by: str, run: Run | None) -> None:
+        settled_ms = operation.settled_ms or self._clock.wall_ms()
+        begun_ms = operation.first_attempt_ms or operation.created_ms
+        status = operation.status or operation.by_hand
+        self.counts.settled(route=operation.route, status=status, by=by, after_ms=settled_ms - begun_ms)
+        level = Level.DEBUG if by == "answer" and not operation.doubt else Level.INFO
+        self.log.line(level, "became_known", {**of_run(run), **of_operation(operation), "by": by})
+        if level is Level.INFO:
+            self._announce("became_known", {**announced(operation), "by": by})
+
+    def _outcome_conflict(self, operation: Operation, text: str) -> None:
+        self.counts.add("outcome_conflicts_total", self.counts.route(operation.route))
+        told: dict[str, Value] = {**of_operation(operation), "text": cut(text)}
+        self.log.line(Level.ERROR, "outcome_conflict", told)
+        self._announce("outcome_conflict", {**announced(operation), "text": cut(text)})
+
+    def needs_person(self, operation: Operation) -> None:
+        """The lookups' time is over (U3). A pending payment whose state the platform knows is no alert."""
+        self.counts.add("manual_reviews_total", self.counts.route(operation.route))
+        quiet = operation.accepted and operation.resolution_status == "known"
+        self.log.line(Level.INFO if quiet else Level.ERROR, "manual_review", of_operation(operation))
+        self._announce("manual_review", announced(operation))
+
+    def event_received(self, verdict: str, detail: str) -> None:
+        """An event of the platform came (U4)."""
+        self.counts.add("events_total", verdict)
+        level = Level.WARNING if verdict in ("refused", "failed") else Level.INFO
+        self.log.line(level, "event", {"verdict": verdict, "detail": cut(detail)})
+
+    def _announce(self, kind: str, told: dict[str, object]) -> None:
+        self.announcements.announce(kind, told, at_ms=self._clock.wall_ms())
+
+    # --- the store ------------------------------------------------------------------------------------------
+
+    def store_step(self, name: str, us: int, ok: bool) -> None:
+        self.counts.store_step(name, us, is_done=ok)
+        if ok is not self._gauges.is_store_up:
+            self._gauges.is_store_up = ok
+            if ok:
+                self.log.line(Level.WARNING, "store_back", {"text": "the store answers again"})
+            else:
+                text = "the store does not answer: guarded calls are refused or end by what is known (D3)"
+                self.log.line(Level.ERROR, "store_down", {"step": name, "text": text})
+
+    def store_down(self, text: str) -> None:
+        """A background step could not be done; told in the log, counted where the step was measured."""
+        self.log.line(Level.WARNING, "store_step_failed", {"text": cut(text)})
+
+    def store_opened(self, report: StoreReport) -> None:
+        self._gauges.report = report
+        self.log.line(Level.INFO, "store_opened", {"kind": report.kind, "detail": cut(report.detail)})
+        for warning in report.warnings:
+            self.log.line(Level.WARNING, "store_warning", {"kind": report.kind, "text": cut(warning)})
+
+    def store_notice(self, notice: StoreNotice) -> None:
+        self.counts.add("store_notices_total", str(notice.kind))
+        level = Level.ERROR if notice.kind == "lost_data" else Level.WARNING
+        self.log.line(level, "store_notice", {"kind": str(notice.kind), "text": cut(notice.text)})
+        self._announce("store", {"kind": str(notice.kind), "text": cut(notice.text)})
+
+    @property
+    def store_report(self) -> StoreReport | None:
+        return self._gauges.report
+
+    @property
+    def holdings(self) -> tuple[Holdings, ...]:
+        """The unresolved operations as the store last said."""
+        return self._gauges.holdings
+
+    @holdings.setter
+    def holdings(self, held: tuple[Holdings, ...]) -> None:
+        self._gauges.holdings = held
+        if self._share is not None:
+            self.counts.set_gauges(self._gauges.values())
+
+    # --- the process ----------------------------------------------------------------------------------------
+
+    def watch(self, *, driver: Drives, resolver: Resolves) -> None:
+        """Ask these for the gauges from now on, also after a reload."""
+        self._gauges.watch(driver, resolver)
+
+    def fault(self, error: BaseException) -> None:
+        """An exception that nobody expected. Where it came from, never its text: that may hold a caller's."""
+        self.counts.add("internal_faults_total")
+        frames = traceback.extract_tb(error.__traceback__)
+        where = " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(frames[-12:]))
+        text = str(error) if type(error).__module__.startswith("proxy.") else ""
+        told = {"error": type(error).__name__, "text": cut(text), "where": where}
+        self.log.line(Level.ERROR, "internal_fault", told)
+
+    def task_ended(self, task: asyncio.Task[None]) -> None:
+        """A loop of the process ended; by itself it never should."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fault(error)
+
+    def reloaded(self, settings: Settings) -> None:
+        """O4: other settings are in force now."""
+        self.counts.know(settings.platform)
+        self._gauges.platform = settings.platform
+        self.log.level = _LEVELS[settings.log_level]
+        self._build(settings)
+        self.counts.add("config_reloads_total", "applied")
+        self.log.line(Level.INFO, "reloaded", {"config": settings.version})
+
+    def reload_refused(self, problems: tuple[str, ...]) -> None:
+        """O4: the new configuration is wrong, and the old one stays in force."""
+        self.counts.add("config_reloads_total", "refused")
+        self.log.line(Level.ERROR, "reload_refused", {"text": cut("; ".join(problems))})
+
+    def reload_incomplete(self, kept: tuple[str, ...]) -> None:
+        """O4: these settings keep their old values until a restart."""
+        told: dict[str, Value] = {"keys": ", ".join(kept), "text": "changed in the file; needs a restart"}
+        self.log.line(Level.WARNING, "reload_incomplete", told)
+
+    def drain_cut_short(self, runs: int) -> None:
+        text = "the drain's time is over: what is still on the wire is unknown from now on"
+        self.log.line(Level.ERROR, "drain_cut_short", {"calls": runs, "text": text})
+
+    async def metrics(self, accept: str) -> tuple[str, bytes]:
+        """The page of all metrics for what a scraper accepts: content type and body."""
+        self.counts.set("log_lines_dropped_total", to=float(self._writer.dropped))
+        self.counts.set_gauges(self._gauges.values())
+        others = books_in(self._share.folder, but=self._share.worker) if self._share else []
+        snapshot = Snapshot(self.counts.series(others), self.counts.traces)
+        return await asyncio.to_thread(page, snapshot, accept)
+
+    def close(self) -> None:
+        """End the streams and write the last lines."""
+        self.announcements.close()
+        self._writer.close()

@@ -1,0 +1,47 @@
+"""What of a call or an operation is told in a log line or an announcement: an allow-list, masked."""
+
+from __future__ import annotations
+
+import re
+
+from proxy.core.http import Headers
+from proxy.core.model import Operation
+from proxy.observe.logs import Value, masked
+from proxy.run import Run
+
+_TRACE_ID = re.compile(rb"[0-9a-f]{32}")
+
+
+def of_run(run: Run | None) -> dict[str, Value]:
+    if run is None:
+        return {}
+    return {"request_id": masked(run.request_id), "trace_id": trace_of(run.request.headers)}
+
+
+def trace_of(headers: Headers) -> str:
+    """The trace that `traceparent` names (W3C Trace Context), empty without one."""
+    for name, value in headers:
+        if len(name) == 11 and name.lower() == b"traceparent":
+            parts = value.split(b"-")
+            is_trace = len(parts) >= 4 and _TRACE_ID.fullmatch(parts[1])
+            return parts[1].decode("ascii") if is_trace else ""
+    return ""
+
+
+def of_operation(operation: Operation) -> dict[str, Value]:
+    return {
+        "operation": operation.id,
+        "route": operation.route,
+        "key": masked(operation.key),
+        "subject": masked(operation.subject) if operation.subject else None,
+        "state": operation.state.value,
+        "knowledge": operation.knowledge.value,
+        "status": operation.status,
+        "attempts": operation.attempt_count,
+        "amount": operation.amount,
+        "currency": operation.currency,
+    }
+
+
+def announced(operation: Operation) -> dict[str, object]:
+    return {name: value for name, value in of_operation(operation).items() if value is not None}

@@ -54,6 +54,7 @@ from proxy.core.reserve import AdmitUnrecorded, ReserveOperation, WithdrawClaim
 from proxy.core.rules import Platform
 from proxy.core.settle import RecordNextAttempt, RenewLease, SettleRun, UpdateFromRepeat
 from proxy.core.tables import Verb
+from proxy.decoders import ALL_DECODERS
 from proxy.owed import OwedWrites
 from proxy.ports import Clock, Store, StoreUnavailable, Upstream
 from proxy.run import Run
@@ -96,7 +97,7 @@ class Driver:
         route = claim.route
         classifier = self._classifiers.get(route.name)
         if classifier is None:
-            classifier = self._classifiers[route.name] = Classifier(route, self.platform)
+            classifier = self._classifiers[route.name] = Classifier(route, self.platform, ALL_DECODERS)
         policy = self._policy or GuardPolicy(wait_timeout_ms=self.settings.wait_timeout_ms)
         self._policy = policy
         voice = Voice(platform=self.platform, claim=claim, stored_bytes_max=self.settings.stored_bytes_max)

@@ -7,10 +7,11 @@ with no attempts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from proxy.core import problem
-from proxy.core.classify import Verdict, plain_body
+from proxy.core.classify import DECODERS, Decoder, Verdict, plain_body
 from proxy.core.evidence import older_than
 from proxy.core.http import Answered, Headers, Response
 from proxy.core.messages import AttemptNote, Claim, Marks, Reply, SeqKey
@@ -51,6 +52,7 @@ class Voice:
     platform: Platform
     claim: Claim
     stored_bytes_max: int
+    decoders: Mapping[str, Decoder] = field(default_factory=lambda: DECODERS)
 
     # --- the platform's answers -----------------------------------------------------------------------------
 
@@ -140,7 +142,7 @@ class Voice:
         )
 
     def _may_keep(self, response: Response) -> bool:
-        plain = plain_body(response)
+        plain = plain_body(response, self.decoders)
         return may_be_stored(
             response, plain, card_fields=self.platform.card_fields, bytes_max=self.stored_bytes_max
         )

@@ -265,10 +265,10 @@ async def _reload_when_asked(
         try:
             kept = await app.reload(read_again())
         except ConfigError as error:
-            app.observer.reload_failed("; ".join(str(problem) for problem in error.problems))
+            app.observer.reload_refused(tuple(str(problem) for problem in error.problems))
             continue
         except TlsFilesUnusable as error:
-            app.observer.reload_failed(str(error))
+            app.observer.reload_refused((str(error),))
             continue
         if kept:
             app.observer.reload_incomplete(kept)

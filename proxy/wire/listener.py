@@ -123,6 +123,7 @@ class Listener:
             call.cancel()
         if left:
             await asyncio.wait(left)
+            await self._wait_until_gone(self.limits.linger_ms)
         for connection in (*self._connections, *self._refused):
             connection.abort()
         await self._wait_until_gone(1_000)
@@ -175,17 +176,22 @@ class Listener:
     def _ended(self, exchange: CallerExchange, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
         self._note_gone()
-        error: BaseException | None = None
-        if not call.cancelled():
-            error = call.exception()
-            if error is None and exchange.is_owed:
-                error = RuntimeError("a call ended without an answer")
+        if call.cancelled():
+            if exchange.is_owed:
+                exchange.end_unanswered(self.refusal(504, "result_unknown", _STOPPED, None))
+            return
+        error = call.exception()
+        if error is None and exchange.is_owed:
+            error = RuntimeError("a call ended without an answer")
         if error is not None:
             self._on_error(error)
-        if exchange.is_owed:
             exchange.end_unanswered(self.refusal(500, "internal_error", _OUR_FAULT, None))
 
 
+_STOPPED = (
+    "The proxy stopped before this call had ended; the platform may have acted. Ask again with the same key, "
+    "and do not change the key or the order number."
+)
 _OUR_FAULT = (
     "The proxy failed on this call; the platform may have acted. Ask again with the same key, "
     "and do not change the key or the order number."

@@ -265,9 +265,7 @@ class RawPlatform:
         self._plans += scripts
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(
-            self._accept, self._host, self._asked_port, ssl=self._tls, limit=2**24
-        )
+        self._server = await asyncio.start_server(self._accept, self._host, self._asked_port, ssl=self._tls)
         return self
 
     async def __aexit__(

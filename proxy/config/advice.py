@@ -129,8 +129,12 @@ def _about_lookups(settings: Settings) -> Iterator[str]:
             f"lookups.min_interval: {shown_duration(settings.lookups.min_interval_ms)}; the platform asks "
             f"for at least {shown_duration(asked)} between two queries of one object"
         )
-    if settings.lookups.lag_ms < settings.platform.lookup_lag_ms:
-        yield "lookups.lag: shorter than the platform's: absence could be believed too soon (U8)"
+    lag = settings.advice.lookup_lag_ms_min
+    if settings.lookups.lag_ms < lag:
+        yield (
+            f"lookups.lag: {shown_duration(settings.lookups.lag_ms)} is shorter than the preset's "
+            f"{shown_duration(lag)}: absence could be believed too soon (U8)"
+        )
     credentials = settings.upstream.credentials
     if not any(route.lookup for route in settings.platform.routes):
         yield "lookups: the preset names no lookup: unknown results wait for an event or a person"

@@ -114,6 +114,7 @@ def _settings(config: Config, preset: Preset, platform: Platform, *, file: str, 
         advice=PlatformAdvice(
             attempt_timeout_ms_min=preset.retry.attempt_timeout_min,
             lookup_interval_ms_min=preset.lookup_interval_min,
+            lookup_lag_ms_min=preset.lookup_lag,
         ),
         upstream=UpstreamSettings(
             url=upstream.url,

@@ -105,6 +105,7 @@ class PlatformAdvice:
 
     attempt_timeout_ms_min: int | None
     lookup_interval_ms_min: int
+    lookup_lag_ms_min: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,11 +26,12 @@ def add_to(app: typer.Typer) -> None:
 
 def run(config: ConfigFile = DEFAULT_CONFIG) -> int:
     """Start the proxy. SIGTERM and SIGINT drain it, SIGHUP reads the configuration again."""
+    settings = settings_from(config)
+    _warn(settings)
+
     from proxy import app
     from proxy.config import load_settings
 
-    settings = settings_from(config)
-    _warn(settings)
     return _running(app.serve(settings, announce=typer.echo, read_again=lambda: load_settings(config)))
 
 

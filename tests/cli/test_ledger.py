@@ -1,0 +1,205 @@
+"""The ledger's commands ask a real listener over loopback and print what it tells (C5)."""
+
+from __future__ import annotations
+
+import json
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from proxy.cli import main
+
+OPERATION = {
+    "id": "op_1",
+    "route": "create_payment",
+    "subject": "order:ORDER-1",
+    "knowledge": "unknown",
+    "status": None,
+    "amount": 10_000,
+    "currency": "USD",
+    "attempt_count": 2,
+    "updated_ms": 1_800_000_000_123,
+    "attempts": [{"n": 1, "begun_ms": 1_800_000_000_000, "outcome": "in_doubt"}, {"n": 2, "outcome": None}],
+    "history": [],
+}
+
+Capture = pytest.CaptureFixture[str]
+
+
+class Listener(BaseHTTPRequestHandler):
+    """Answers like an admin listener, and remembers what it was asked."""
+
+    asked: list[tuple[str, str, str | None, bytes]]
+    answer: tuple[int, bytes]
+
+    def do_GET(self) -> None:
+        self._reply()
+
+    def do_POST(self) -> None:
+        self._reply()
+
+    def _reply(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.asked.append((self.command, self.path, self.headers.get("Authorization"), body))
+        status, content = self.answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """The tests' output stays clean."""
+
+
+class UnixServer(socketserver.UnixStreamServer):
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        connection, _ = super().get_request()
+        return connection, ("unix", 0)
+
+
+@contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def listener() -> type[Listener]:
+    answer = (200, json.dumps({"operations": [OPERATION], "cursor": "next"}).encode())
+    return type("Fresh", (Listener,), {"asked": [], "answer": answer})
+
+
+@pytest.fixture
+def admin(listener: type[Listener]) -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), listener)
+    with serving(server):
+        yield f"http://127.0.0.1:{server.server_port}"
+
+
+def run(capsys: Capture, *arguments: str) -> tuple[int, str, list[str]]:
+    code = main(arguments)
+    said = capsys.readouterr()
+    return code, said.out, said.err.splitlines()
+
+
+def test_operations_asks_with_its_filters_and_prints_a_table(
+    admin: str, listener: type[Listener], capsys: Capture
+) -> None:
+    code, out, errors = run(
+        capsys,
+        "operations",
+        "--admin",
+        admin,
+        "--knowledge",
+        "unknown",
+        "--subject",
+        "order:A 1",
+        "--token",
+        "t",
+    )
+    assert (code, errors) == (0, [])
+    assert listener.asked == [
+        ("GET", "/operations?knowledge=unknown&subject=order%3AA+1&limit=50", "Bearer t", b"")
+    ]
+    row = next(line for line in out.splitlines() if line.startswith("op_1"))
+    assert row.split()[:5] == ["op_1", "create_payment", "order:ORDER-1", "unknown", "10000"]
+    assert "2027-01-15 08:00:00.123+00:00" in row
+    assert "more: --cursor next" in out
+
+
+def test_json_is_the_listener_s_own(admin: str, capsys: Capture) -> None:
+    code, out, _ = run(capsys, "operations", "--admin", admin, "--json")
+    assert code == 0
+    assert json.loads(out)["operations"] == [OPERATION]
+
+
+def test_operation_shows_its_attempts_as_a_timeline(
+    admin: str, listener: type[Listener], capsys: Capture
+) -> None:
+    listener.answer = 200, json.dumps(OPERATION).encode()
+    code, out, _ = run(capsys, "operation", "op/1", "--admin", admin)
+    assert code == 0
+    assert listener.asked[0][1] == "/operations/op%2F1"
+    assert "updated_ms       2027-01-15" in out
+    assert "in_doubt" in out
+    assert "history" not in out
+
+
+def test_resolve_posts_status_name_and_note(admin: str, listener: type[Listener], capsys: Capture) -> None:
+    listener.answer = 200, b"{}"
+    code, out, _ = run(
+        capsys, "resolve", "op_1", "--status", "failed", "--by", "Li Wei", "--note", "bank", "--admin", admin
+    )
+    assert (code, out) == (0, "op_1 is settled as failed by Li Wei\n")
+    method, path, _, body = listener.asked[0]
+    assert (method, path) == ("POST", "/operations/op_1/resolve")
+    assert json.loads(body) == {"status": "failed", "by": "Li Wei", "note": "bank"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            (401, b'{"error": {"code": "unauthorized", "message": "a token is needed"}}'),
+            "401: a token is needed",
+        ),
+        ((404, b'{"detail": "no such operation"}'), "404: no such operation"),
+        ((404, b"{}"), "404: no reason given"),
+        ((200, b"<html>"), "answered 200, and not as an admin listener does"),
+        ((200, b"[]"), "not as an admin listener does"),
+    ],
+)
+def test_refusal_of_the_listener_is_one_line_and_exit_1(
+    answer: tuple[int, bytes], words: str, admin: str, listener: type[Listener], capsys: Capture
+) -> None:
+    listener.answer = answer
+    code, _, errors = run(capsys, "operation", "op_1", "--admin", admin)
+    assert code == 1
+    assert len(errors) == 1
+    assert words in errors[0]
+
+
+def test_absent_listener_is_one_line_and_exit_1(capsys: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    code, _, errors = run(capsys, "operations", "--admin", f"127.0.0.1:{port}")
+    assert code == 1
+    assert errors == [f"safepost: no answer from the admin listener 127.0.0.1:{port}: Connection refused"]
+
+
+def test_listener_and_token_come_from_the_configuration(
+    admin: str, listener: type[Listener], capsys: Capture, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        f"platform: payhub\nupstream: {{url: https://h}}\nadmin: {admin.removeprefix('http://')}\n"
+        "admin_token: from-file\n",
+        encoding="utf-8",
+    )
+    assert run(capsys, "operations", "-c", str(file))[0] == 0
+    assert listener.asked[0][2] == "Bearer from-file"
+
+
+def test_listener_on_a_unix_socket_is_asked_there(
+    listener: type[Listener], capsys: Capture, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.sock"
+    file = tmp_path / "c.yaml"
+    file.write_text(f"platform: payhub\nupstream: {{url: https://h}}\nadmin: unix:{path}\n", encoding="utf-8")
+    with serving(UnixServer(str(path), listener)):
+        assert run(capsys, "operations", "-c", str(file))[0] == 0
+    code, _, errors = run(capsys, "operations", "-c", str(file))
+    assert code == 1
+    assert f"unix:{path}" in errors[0]

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from proxy import loops
 from proxy.admin import Admin
 from proxy.clock import SystemClock
 from proxy.config import ConfigError, Settings
@@ -25,6 +26,7 @@ from proxy.wire.heads import HeadLimits
 from proxy.wire.listener import Listener, listen
 from proxy.wire.sockets import Endpoint
 from proxy.wire.tls import TlsFiles, TlsFilesUnusable
+from proxy.workers import Worker, supervise
 
 DRAIN_GRACE_MS = 250
 """Between failing readiness and refusing connections: a balancer that looks often enough goes first."""
@@ -47,14 +49,16 @@ class App:
     _resolving: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, settings: Settings, *, reuse_port: bool = False, with_admin: bool = True) -> Self:
+    async def start(cls, settings: Settings, *, worker: Worker | None = None) -> Self:
         """Open the store, then the listeners.
 
+        Args: worker: which of several processes this is; None for a process of its own.
         Raises: StoreUnavailable, OSError for an address that can't be had, TlsFilesUnusable.
         """
         clock = SystemClock()
         instance = secrets.token_hex(6)
-        observer = Observer(settings=settings, clock=clock)
+        share = worker.share if worker else None
+        observer = Observer(settings=settings, clock=clock, share=share)
         made = make_store(
             settings.store.url,
             clock=clock,
@@ -67,15 +71,15 @@ class App:
         now = Generation.of(settings, clock=clock, store=store, observer=observer, instance=instance)
         app = cls(clock, store, observer, instance, now)
         try:
-            await app._open(reuse_port=reuse_port, with_admin=with_admin)
+            await app._open(worker)
         except BaseException:
             await app.stop()
             raise
         return app
 
-    async def _open(self, *, reuse_port: bool, with_admin: bool) -> None:
+    async def _open(self, worker: Worker | None) -> None:
         settings = self.now.settings
-        if with_admin:
+        if worker is None or worker.serves_admin:
             self.admin = Admin(self)
             await self.admin.start()
         limits = ListenerLimits(
@@ -92,7 +96,8 @@ class App:
                 refusal=self._refusal,
                 on_error=self.observer.fault,
                 protected=protected or frozenset({b"idempotency-key"}),
-                reuse_port=reuse_port,
+                reuse_port=worker is not None,
+                sock=worker.sockets.get(str(where.address)) if worker else None,
             )
             self.listeners.append(listener)
         self.observer.watch(driver=self.now.driver, resolver=self.now.resolver)
@@ -219,19 +224,42 @@ def _endpoint(address: Address, tls: TlsFiles | None) -> Endpoint:
     return Endpoint(host=address.host or "", port=address.port or 0, path=address.path, tls=tls)
 
 
+ReadAgain = Callable[[], Settings]
+"""Reads the configuration anew (O4); raises ConfigError."""
+
+
+def run(settings: Settings, *, announce: Callable[[str], None], read_again: ReadAgain | None = None) -> int:
+    """Run the proxy, in one process or in `workers` of them; the process's exit code (C1).
+
+    Raises: StoreUnavailable, OSError for an address that can't be had, TlsFilesUnusable.
+    """
+    if settings.workers == 1:
+        return loops.run(serve(settings, announce=announce, read_again=read_again))
+
+    def work(worker: Worker) -> int:
+        say = announce if worker.serves_admin else _unsaid
+        try:
+            return loops.run(serve(worker.settings, announce=say, read_again=read_again, worker=worker))
+        except (StoreUnavailable, OSError, TlsFilesUnusable) as error:
+            announce(f"worker {worker.number}: {error}")
+            return 1
+
+    return supervise(settings, work=work, now_ms=SystemClock().monotonic_ms, say=announce)
+
+
+def _unsaid(_line: str) -> None:
+    """The first worker speaks for all."""
+
+
 async def serve(
     settings: Settings,
     *,
     announce: Callable[[str], None],
-    read_again: Callable[[], Settings] | None = None,
-    reuse_port: bool = False,
+    read_again: ReadAgain | None = None,
+    worker: Worker | None = None,
 ) -> int:
-    """Run until SIGTERM or SIGINT, then drain. Announces each listener when it accepts connections (C1).
-
-    Args: read_again: reads the configuration anew on SIGHUP (O4); raises ConfigError.
-    Returns: the process's exit code.
-    """
-    app = await App.start(settings, reuse_port=reuse_port)
+    """Run until SIGTERM or SIGINT, then drain. Announces each listener when it accepts connections (C1)."""
+    app = await App.start(settings, worker=worker)
     stopping, reloading = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -253,9 +281,7 @@ async def serve(
     return 0
 
 
-async def _reload_when_asked(
-    app: App, asked: asyncio.Event, read_again: Callable[[], Settings] | None
-) -> None:
+async def _reload_when_asked(app: App, asked: asyncio.Event, read_again: ReadAgain | None) -> None:
     """An invalid file changes nothing and is reported (O4)."""
     while True:
         await asked.wait()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -32,7 +32,8 @@ def run(config: ConfigFile = DEFAULT_CONFIG) -> int:
     from proxy import app
     from proxy.config import load_settings
 
-    return _running(app.serve(settings, announce=typer.echo, read_again=lambda: load_settings(config)))
+    with _told():
+        return app.run(settings, announce=_say, read_again=lambda: load_settings(config))
 
 
 def check(config: ConfigFile = DEFAULT_CONFIG) -> int:
@@ -87,25 +88,30 @@ def _warn(settings: Settings) -> int:
 
 
 def _running(work: Coroutine[object, object, Result]) -> Result:
-    """Run to the end. What the machine refuses (an address in use, a store) is one line and exit 1."""
+    """Run to the end."""
+    from proxy import loops
+
+    with _told():
+        return loops.run(work)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the machine refuses (an address in use, a store) is one line and exit 1."""
     from proxy.ports import StoreUnavailable
     from proxy.stores import StoreUrlError
     from proxy.wire.tls import TlsFilesUnusable
 
     sys.stdout.flush()
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(work)
+        yield
     except (StoreUnavailable, StoreUrlError, TlsFilesUnusable) as problem:
         raise Failure(f"safepost: {problem}", code=FAILED) from None
     except OSError as problem:
         raise Failure(f"safepost: {problem.strerror or problem}", code=FAILED) from None
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it exists; None: asyncio's own, which is slower and does the same."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
+def _say(line: str) -> None:
+    """At once, also into a pipe: whoever started the process waits for these lines."""
+    typer.echo(line)
+    sys.stdout.flush()

@@ -11,7 +11,7 @@ import errno
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -23,7 +23,9 @@ STAGGER_S = 0.25
 """RFC 8305 section 5, recommended connection attempt delay."""
 
 _P = TypeVar("_P", bound=asyncio.Protocol)
-_Address = tuple[int, tuple[str | int | bytes, ...]]
+Address = tuple[int, tuple[str | int | bytes, ...]]
+"""Family, and where, as `socket` has them."""
+LookUp = Callable[[str, int], Awaitable[list[Address]]]
 
 _REASONS = {
     errno.ECONNREFUSED: NotSentReason.REFUSED,
@@ -77,6 +79,12 @@ class Origin:
         return cls(host, port, is_tls, path.encode("ascii"))
 
 
+async def system_look_up(host: str, port: int) -> list[Address]:
+    """The system's resolver. Raises: socket.gaierror."""
+    answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, address) for family, _, _, _, address in answers]
+
+
 class Connector:
     """Opens connections to one origin, within one time limit for name, TCP and TLS together."""
 
@@ -87,14 +95,16 @@ class Connector:
         context: FreshContext | None,
         timeout_ms: int,
         dns_ttl_ms: int,
+        look_up: LookUp,
     ) -> None:
         """Args: dns_ttl_ms: how long a looked-up name serves further connections (O-34)."""
+        self._look_up = look_up
         self._origin = origin
         self._context = context
         self._timeout_ms = timeout_ms
         self._dns_ttl_s = dns_ttl_ms / 1000
         self._literal = _literal(origin)
-        self._found: list[_Address] = []
+        self._found: list[Address] = []
         self._found_at = float("-inf")
 
     async def open(self, protocol: Callable[[], _P]) -> _P | NotSent:
@@ -119,10 +129,9 @@ class Connector:
             return sock
         return await self._started(loop, sock, protocol)
 
-    async def _resolved(self, loop: asyncio.AbstractEventLoop) -> list[_Address]:
+    async def _resolved(self, loop: asyncio.AbstractEventLoop) -> list[Address]:
         if loop.time() - self._found_at > self._dns_ttl_s:
-            answers = await loop.getaddrinfo(self._origin.host, self._origin.port, type=socket.SOCK_STREAM)
-            self._found = _alternating([(family, address) for family, _, _, _, address in answers])
+            self._found = _alternating(await self._look_up(self._origin.host, self._origin.port))
             self._found_at = loop.time()
         return self._found
 
@@ -149,7 +158,7 @@ class Connector:
         return started
 
 
-def _literal(origin: Origin) -> list[_Address]:
+def _literal(origin: Origin) -> list[Address]:
     """The address of a URL that holds one, which needs no lookup and hence no thread."""
     try:
         address = ipaddress.ip_address(origin.host)
@@ -160,20 +169,20 @@ def _literal(origin: Origin) -> list[_Address]:
     return [(socket.AF_INET6, (origin.host, origin.port, 0, 0))]
 
 
-def _alternating(addresses: list[_Address]) -> list[_Address]:
+def _alternating(addresses: list[Address]) -> list[Address]:
     """The families in turn, the resolver's first choice first (RFC 8305 section 4)."""
     if not addresses:
         return []
     first = [address for address in addresses if address[0] == addresses[0][0]]
     second = [address for address in addresses if address[0] != addresses[0][0]]
-    mixed: list[_Address] = []
+    mixed: list[Address] = []
     for index in range(max(len(first), len(second))):
         mixed += first[index : index + 1] + second[index : index + 1]
     return mixed
 
 
 async def _first_connected(
-    loop: asyncio.AbstractEventLoop, addresses: list[_Address]
+    loop: asyncio.AbstractEventLoop, addresses: list[Address]
 ) -> socket.socket | NotSent:
     if len(addresses) == 1:
         return await _connected(loop, addresses[0])
@@ -211,7 +220,7 @@ def _close_late(task: asyncio.Task[socket.socket | NotSent]) -> None:
         sock.close()
 
 
-async def _connected(loop: asyncio.AbstractEventLoop, address: _Address) -> socket.socket | NotSent:
+async def _connected(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket | NotSent:
     family, where = address
     try:
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

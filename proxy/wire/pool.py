@@ -25,6 +25,9 @@ class PoolLimits:
     """After this a connection is not used again, so that a change of the platform's address is followed."""
 
 
+_CLOSED = NotSent(NotSentReason.POOL_TIMEOUT, "the pool of connections is closed")
+
+
 class LinkPool:
     """Hands out connections, newest idle one first. A slot is one connection: opening, busy or idle."""
 
@@ -34,7 +37,7 @@ class LinkPool:
         self._loop = asyncio.get_running_loop()
         self._idle: dict[Link, None] = {}
         self._slots = 0
-        self._waiting: deque[asyncio.Future[Link | None]] = deque()
+        self._waiting: deque[asyncio.Future[Link | NotSent | None]] = deque()
         self._is_closed = False
 
     @property
@@ -58,7 +61,7 @@ class LinkPool:
     async def take(self, *, fresh: bool) -> Link | NotSent:
         """A connection, once there is one; `fresh` never takes one that was used before."""
         if self._is_closed:
-            return NotSent(NotSentReason.POOL_TIMEOUT, "the pool of connections is closed")
+            return _CLOSED
         if not fresh and (link := self.take_idle()) is not None:
             return link
         if self._slots >= self._limits.connections_max and self._idle:
@@ -87,7 +90,7 @@ class LinkPool:
     async def _queued(self, *, fresh: bool) -> Link | NotSent:
         if len(self._waiting) >= self._limits.waiting_max:
             return NotSent(NotSentReason.POOL_TIMEOUT, "too many calls wait for a connection")
-        turn: asyncio.Future[Link | None] = self._loop.create_future()
+        turn: asyncio.Future[Link | NotSent | None] = self._loop.create_future()
         self._waiting.append(turn)
         try:
             async with asyncio.timeout(self._limits.wait_ms / 1000):
@@ -98,13 +101,15 @@ class LinkPool:
         except asyncio.CancelledError:
             self._refuse_turn(turn)
             raise
+        if isinstance(link, NotSent):
+            return link
         if link is not None and not fresh and link.is_fit:
             return link
         if link is not None:
             link.abort()
         return await self._opened()
 
-    def _refuse_turn(self, turn: asyncio.Future[Link | None]) -> None:
+    def _refuse_turn(self, turn: asyncio.Future[Link | NotSent | None]) -> None:
         """Give on what was handed to a call that has just given up (O-35)."""
         if not turn.done() or turn.cancelled():
             turn.cancel()
@@ -112,11 +117,11 @@ class LinkPool:
         link = turn.result()
         if link is None:
             self._give_slot_on()
-        else:
+        elif isinstance(link, Link):
             self.give_back(link)
 
     def give_back(self, link: Link) -> None:
-        """Take a connection in after an exchange that left it reusable."""
+        """Take in a connection that can carry another exchange; an old one is closed."""
         if self._is_closed or self._is_old(link):
             self.discard(link)
             return
@@ -158,6 +163,10 @@ class LinkPool:
     def close(self) -> None:
         """Close idle connections; busy ones end with their exchanges, and no new work is taken."""
         self._is_closed = True
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_result(_CLOSED)
+        self._waiting.clear()
         while self._idle:
             link, _ = self._idle.popitem()
             self.discard(link)

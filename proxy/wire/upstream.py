@@ -20,7 +20,7 @@ from proxy.ports import CallerGone, Streamed, StreamSink
 from proxy.wire.answer_head import LAST_CHUNK, framed_chunk
 from proxy.wire.answers import AnswerReader
 from proxy.wire.bodies import Intake
-from proxy.wire.connect import Connector, Origin
+from proxy.wire.connect import Connector, LookUp, Origin, system_look_up
 from proxy.wire.fields import PSEUDONYM, REQUEST_FRAMING, lines, sealed
 from proxy.wire.heads import HEAD_BYTES_MAX
 from proxy.wire.link import BodyEnded, HeadCame, Link
@@ -48,6 +48,7 @@ class HttpUpstream:
         pool: PoolLimits | None = None,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
         head_bytes_max: int = HEAD_BYTES_MAX,
+        look_up: LookUp = system_look_up,
     ) -> None:
         """A pool of connections to one platform; none is opened yet.
 
@@ -58,7 +59,11 @@ class HttpUpstream:
         self._origin = Origin.parse(url)
         context = FreshContext(tls or TlsFiles(), client_context, on_error) if self._origin.is_tls else None
         connector = Connector(
-            self._origin, context=context, timeout_ms=connect_timeout_ms, dns_ttl_ms=dns_ttl_ms
+            self._origin,
+            context=context,
+            timeout_ms=connect_timeout_ms,
+            dns_ttl_ms=dns_ttl_ms,
+            look_up=look_up,
         )
         self.pool = LinkPool(connector, pool or PoolLimits())
         self._monotonic_ms = monotonic_ms

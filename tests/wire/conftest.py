@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -13,6 +14,7 @@ import uvloop
 from proxy.core.http import Response, WireRequest
 from proxy.ports import CallHandler, Exchange
 from proxy.wire.caller import ListenerLimits
+from proxy.wire.connect import LookUp, system_look_up
 from proxy.wire.listener import Listener, listen
 from proxy.wire.pool import PoolLimits
 from proxy.wire.sockets import Endpoint
@@ -39,8 +41,10 @@ class Bench:
         self.errors: list[BaseException] = []
         self.loop_faults: list[dict[str, object]] = []
 
-    async def platform(self, usual: Script | None = None, **options: object) -> RawPlatform:
-        return await self._stack.enter_async_context(RawPlatform(usual, **options))  # type: ignore[arg-type]
+    async def platform(
+        self, usual: Script | None = None, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    ) -> RawPlatform:
+        return await self._stack.enter_async_context(RawPlatform(usual, host=host, tls=tls))
 
     def upstream(
         self,
@@ -51,6 +55,7 @@ class Bench:
         tls: TlsFiles | None = None,
         response_bytes_max: int = 8 * 1024 * 1024,
         clock: Callable[[], int] = monotonic_ms,
+        look_up: LookUp = system_look_up,
     ) -> HttpUpstream:
         upstream = HttpUpstream(
             url,
@@ -60,6 +65,7 @@ class Bench:
             pool=pool,
             tls=tls,
             response_bytes_max=response_bytes_max,
+            look_up=look_up,
         )
         self._stack.push_async_callback(upstream.close)
         return upstream

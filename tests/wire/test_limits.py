@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -131,7 +132,7 @@ async def test_caller_that_does_not_read_its_answer_is_cut(bench: Bench) -> None
 
     listener = await bench.listener(say, replace(LONG, write_ms=30))
     caller = await bench.caller(listener)
-    caller.stream.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    cast(asyncio.ReadTransport, caller.stream.writer.transport).pause_reading()
     await caller.send(GET)
     async with asyncio.timeout(LIMIT_S):
         assert await given is False

@@ -60,6 +60,11 @@ class Announcements:
     def last_id(self) -> int:
         return self._next - 1
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no further stream is served."""
+        return self._readers >= READERS_MAX
+
     async def changed(self, *, timeout_s: float) -> bool:
         """Wait for the next announcement; False when the time is up or the process ends."""
         if self._is_closed:

@@ -156,6 +156,7 @@ STORE_STEPS = (
     "evidence",
     "by_hand",
     "take_lookup",
+    "take_sweep",
     "end_lookup",
     "lapse",
     "purge",

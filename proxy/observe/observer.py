@@ -74,6 +74,8 @@ class Observer:
     Args: share: None for a process of its own. log_fd: where log lines go.
     """
 
+    version = VERSION
+
     def __init__(
         self, *, settings: Settings, clock: Clock, share: Share | None = None, log_fd: int = STDOUT
     ) -> None:

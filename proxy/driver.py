@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from proxy.core.admit import AdmitUnrecorded
 from proxy.core.answers import Voice
 from proxy.core.budget import Breaker, RetryBudget
 from proxy.core.classify import Classifier
@@ -50,7 +51,7 @@ from proxy.core.messages import (
     Woke,
 )
 from proxy.core.model import Key, Operation, OperationId, Outcome, State
-from proxy.core.reserve import AdmitUnrecorded, ReserveOperation, WithdrawClaim
+from proxy.core.reserve import ReserveOperation, WithdrawClaim
 from proxy.core.rules import Platform
 from proxy.core.settle import RecordNextAttempt, RenewLease, SettleRun, UpdateFromRepeat
 from proxy.core.tables import Verb
@@ -168,7 +169,7 @@ class Driver:
                     ),
                 )
             case Withdraw():
-                return await self._transact(run, WithdrawClaim(run.claim, run.owner))
+                return await self._withdraw(run, WithdrawClaim(run.claim, run.owner))
             case Wait():
                 return await self._wait(run, command)
             case _:
@@ -205,6 +206,13 @@ class Driver:
         event = await self._transact(run, verb)
         if isinstance(event, StoreFailed):
             self.owed.add(verb)
+        return event
+
+    async def _withdraw(self, run: Run, verb: WithdrawClaim) -> Event:
+        """Take an unused claim back; owed if the store fails now, or it would end as unknown."""
+        event = await self._transact(run, verb)
+        if isinstance(event, StoreFailed):
+            self.owed.withdraw(verb)
         return event
 
     async def _transact(self, run: Run, verb: Verb[Event]) -> Event:

@@ -58,7 +58,7 @@ class Voice:
 
     def live(self, operation: Operation, response: Response) -> Reply:
         """This call's own answer from the platform, unchanged."""
-        return self._reply(response, operation)
+        return self._reply(response, operation, shows_result=True)
 
     def ended(self, operation: Operation, stored: StoredAnswer, brought: Response | None) -> Reply:
         """The answer that a run ended with; `brought` has the body that may not be stored (D4)."""
@@ -68,7 +68,13 @@ class Voice:
 
     def run_ended(self, operation: Operation, stored: StoredAnswer) -> Reply:
         """A follower gets what the leader's caller got (P4)."""
-        return self._reply(_response(stored), operation, knowledge=stored.knowledge, replayed=True)
+        return self._reply(
+            _response(stored),
+            operation,
+            knowledge=stored.knowledge,
+            replayed=True,
+            shows_result=stored.outcome in DEFINITE,
+        )
 
     def recorded_answer(self, operation: Operation) -> Reply | None:
         """The newest definite object that the ledger holds, marked replayed; None if none is kept (P6)."""
@@ -80,11 +86,13 @@ class Voice:
             and stored.body is not None
         )
         object_is_newer = newest is not None and (not stored_is_definite or newest.source != "answer")
-        if newest is not None and newest.body is not None and object_is_newer:
-            headers = ((b"Content-Type", b"application/json"),)
-            return self._reply(Response(200, headers, newest.body), operation, replayed=True)
+        if newest is not None and object_is_newer:
+            if newest.body is None:
+                return None  # a stored answer would tell of an older state
+            response = Response(200, ((b"Content-Type", b"application/json"),), newest.body)
+            return self._reply(response, operation, replayed=True, shows_result=True)
         if stored_is_definite and stored is not None:
-            return self._reply(_response(stored), operation, replayed=True)
+            return self._reply(_response(stored), operation, replayed=True, shows_result=True)
         return None
 
     def unrecorded(self, last: Answered | None, verdict: Verdict, note: AttemptNote) -> Reply:
@@ -163,14 +171,17 @@ class Voice:
         return self._render(self._unknown(operation, note, verdict.retry_after_ms or RETRY_AFTER_MS))
 
     def in_doubt(self, operation: Operation) -> Reply:
-        return self._problem(self._unknown(operation, None, RETRY_AFTER_MS), operation)
+        """A run that the ledger has left behind: what it sent itself may still be under way."""
+        known = operation.knowledge is not Knowledge.NOT_EXECUTED
+        told = self._unknown(operation, None, RETRY_AFTER_MS)
+        return self._problem(told, operation, knowledge=None if known else Knowledge.UNKNOWN)
 
     def patience_ended(self, operation: Operation | None) -> Reply:
         """W1: 504 with the operation's address; the call goes on."""
         told = self._unknown(operation, None, RETRY_AFTER_MS)
         if operation is None:
             return Reply(self._render(told), Marks(Knowledge.UNKNOWN, 0, None, self.given_key()))
-        reply = self._problem(told, operation, knowledge=Knowledge.UNKNOWN)
+        reply = self._problem(told, operation)
         return replace(reply, location=operation.id)
 
     def conflict(self, operation: Operation, fields: tuple[str, ...]) -> Reply:
@@ -188,7 +199,8 @@ class Voice:
         return replace(reply, look_up=operation)
 
     def settled_by_hand(self, operation: Operation) -> Reply:
-        return self._problem(problem.settled_by_hand(operation), operation)
+        told = self._render(problem.settled_by_hand(operation))
+        return self._reply(told, operation, shows_result=True)
 
     def in_progress(self, operation: Operation) -> Reply:
         told = problem.operation_in_progress(operation, retry_after_ms=RETRY_AFTER_MS)
@@ -251,7 +263,9 @@ class Voice:
         *,
         knowledge: Knowledge | None = None,
         replayed: bool = False,
+        shows_result: bool = False,
     ) -> Reply:
+        """`shows_result`: the caller learns the operation's definite result from it; only that counts (K3)."""
         marks = Marks(
             knowledge or operation.knowledge,
             operation.attempt_count,
@@ -259,7 +273,7 @@ class Voice:
             self.claim.key if isinstance(self.claim.key, str) else operation.key,
             replayed,
         )
-        due = _is_counted(self.claim.route) and is_failure(self.claim.route, operation)
+        due = shows_result and _is_counted(self.claim.route) and is_failure(self.claim.route, operation)
         deliver = operation if due and not operation.failure_delivered else None
         return Reply(response, marks, confirm_delivery=deliver)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from proxy.core import states
+from proxy.core.keys import handle as handle_by_id
 from proxy.core.model import (
     UNRESOLVED,
     EntryKind,
@@ -64,20 +65,25 @@ def link(tables: Tables, now: Now, operation: Operation) -> Operation:
     """Make the operation findable by its resource's id, once that is known."""
     if operation.resource_id is None or not operation.kind:
         return operation
-    handle = Handle(f"{operation.kind}:{operation.resource_id}")
+    handle = handle_by_id(operation.kind, operation.resource_id)
     if handle in operation.handles:
         return operation
     row = _row(tables, now, operation.scope, handle)
     alias = row.alias or operation.subject
     tables.put_subject(replace(row, operations=listed(tables, row, operation.id), alias=alias))
-    if operation.subject is not None:
+    if operation.subject is not None and operation.tracked:
         number = _row(tables, now, operation.scope, operation.subject)
         tables.put_subject(replace(number, alias=handle))
     return replace(operation, handles=(*operation.handles, handle))
 
 
 def remember(tables: Tables, now: Now, operation: Operation, seen: Seen) -> None:
-    """Keep the newest state of the resource on each of its rows (U3: baselines; U4: early events)."""
+    """Keep the newest state of the resource on each of its rows (U3: baselines; U4: early events).
+
+    What is not tracked (a checkout session) is another object than the one that its number names.
+    """
+    if not operation.tracked:
+        return
     for handle in operation.handles:
         remember_at(tables, now, operation.scope, handle, seen)
 
@@ -107,11 +113,11 @@ class Change:
 
 def absorbed(tables: Tables, now: Now, operation: Operation, seen: Seen) -> Change | None:
     """Apply evidence to one operation and put it; None where it proves nothing about it."""
-    if operation.state is State.EXECUTED and not newer_than(seen, operation) and operation.by_hand is None:
-        return _disagreement(tables, now, operation, seen)
-    if operation.by_hand is None and not (newer_than(seen, operation) and tells_of(operation, seen)):
+    if not operation.tracked:
         return None
-    if operation.by_hand is not None and not tells_of(operation, seen):
+    if operation.state is State.EXECUTED and not newer_than(seen, operation) and operation.by_hand is None:
+        return disagreement(tables, now, operation, seen)
+    if not (newer_than(seen, operation) and tells_of(operation, seen)):
         return None
     if operation.state is State.NOT_EXECUTED and _another_explains(tables, now, operation):
         return None
@@ -159,7 +165,7 @@ def _contradiction(operation: Operation, seen: Seen) -> str | None:
     return None
 
 
-def _disagreement(tables: Tables, now: Now, operation: Operation, seen: Seen) -> Change | None:
+def disagreement(tables: Tables, now: Now, operation: Operation, seen: Seen) -> Change | None:
     """An equal version with another status: unchanged, and people are told (state table)."""
     if seen.version is None or seen.version != operation.version or seen.status == operation.status:
         return None

@@ -13,6 +13,8 @@ from typing import assert_never
 from proxy.core import answers
 from proxy.core.answers import Voice
 from proxy.core.classify import Classifier, Verdict
+from proxy.core.ending import STATE_OF, ending
+from proxy.core.fingerprint import differing
 from proxy.core.http import Answered, NotSent, NotSentReason
 from proxy.core.messages import (
     AttemptEnded,
@@ -68,15 +70,13 @@ from proxy.core.model import (
     DEFINITE,
     EntryKind,
     Key,
+    Knowledge,
     Operation,
-    Outcome,
     State,
 )
 from proxy.core.retry import plan_retry
 from proxy.core.rules import OnFailure
-from proxy.core.settle import absence_holds, with_end
-
-STATE_OF = {Outcome.EXECUTED: State.EXECUTED, Outcome.PENDING: State.PENDING}
+from proxy.core.settle import leads, with_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +102,7 @@ class Guard:
         "_last_answer",
         "_lost",
         "_policy",
+        "_recording",
         "_unrecorded",
         "_verdict",
         "_voice",
@@ -122,6 +123,7 @@ class Guard:
         self._verdict: Verdict | None = None
         self._last_answer: Answered | None = None
         self._lost = False
+        self._recording = False
         self._unrecorded = False
         self._wait_until_ms: int | None = None
 
@@ -158,7 +160,7 @@ class Guard:
             case RetryRefused():
                 return self._finish(retry_after_ms=event.retry_after_ms)
             case AttemptRecorded(operation):
-                self.operation = operation
+                self._recording, self.operation = False, operation
                 return self._send(now_ms)
             case Superseded(operation):
                 return self._overtaken(operation, now_ms)
@@ -168,8 +170,8 @@ class Guard:
                 return self._settle_refused(operation, now_ms)
             case Withdrawn(operation):
                 return self._withdrawn(operation)
-            case RunEnded(operation, answer):
-                return Step(self._voice.run_ended(operation, answer), (Collapsed(self._route),))
+            case RunEnded():
+                return self._run_ended(event, now_ms)
             case RunGone():
                 return Step(Reserve(self.claim))
             case WaitTimedOut(operation):
@@ -193,6 +195,7 @@ class Guard:
 
     def _reserved(self, operation: Operation, now_ms: int) -> Step:
         self.operation = operation
+        self._lost = False
         self._deadline_ms = now_ms + self.claim.route.retry.deadline_ms
         facts: tuple[Fact, ...] = ()
         told = operation.history[-1].kind if operation.history else None
@@ -220,6 +223,17 @@ class Guard:
             return Step(self._voice.in_progress(operation), (Collapsed(self._route),))
         return Step(Wait(operation, self._wait_until_ms))
 
+    def _run_ended(self, event: RunEnded, now_ms: int) -> Step:
+        """What the leader's caller got (P4), unless the ledger has come to know more of it since (H8)."""
+        operation, told = event.operation, event.answer.knowledge
+        is_known = operation.knowledge in (Knowledge.EXECUTED, Knowledge.PENDING)
+        overtaken = operation.knowledge is not told if told is Knowledge.NOT_EXECUTED else is_known
+        same = not differing(operation.fingerprint, self.claim.fingerprints)
+        if overtaken and same and told in (Knowledge.NOT_EXECUTED, Knowledge.UNKNOWN):
+            step = self._overtaken(operation, now_ms)
+            return Step(step.command, (Collapsed(self._route), *step.facts))
+        return Step(self._voice.run_ended(operation, event.answer), (Collapsed(self._route),))
+
     def _recorded(self, event: Recorded) -> Step:
         operation = event.operation
         self.operation = operation
@@ -231,6 +245,8 @@ class Guard:
             return Step(known, (Replayed(self._route),))
         if known is not None and answers.replays_stored(self.claim.route, operation):
             return Step(known, (Replayed(self._route),))
+        if only_evidence:
+            return Step(self._voice.nothing_to_show(operation, None))
         return self._repeat(operation)
 
     def _repeat(self, operation: Operation) -> Step:
@@ -298,6 +314,7 @@ class Guard:
     def _woke(self) -> Step:
         if self._lost or self._ended is None:
             return self._finish()
+        self._recording = True
         return Step(RecordAttempt(self._record, self._ended))
 
     def _finish(self, *, retry_after_ms: int | None = None) -> Step:
@@ -308,21 +325,9 @@ class Guard:
         record, note, verdict = self._record, self._ended, self._verdict
         if note is None or verdict is None:
             raise ProtocolError("a run ended before its first attempt did")
-        ended = with_end(record, note)
-        proven = not ended.doubt or absence_holds(ended, note)
-        last = self._last_answer.response if self._last_answer else None
-        if proven:
-            response = last or self._voice.unavailable(record, verdict, retry_after_ms)
-            released = verdict.outcome is Outcome.RELEASED
-            state = State.NOT_EXECUTED
-        else:
-            passes = last is not None and verdict.passes and note.status == last.status
-            response = last if passes and last is not None else self._voice.unknown(ended, verdict, note)
-            released, state = False, State.UNKNOWN
-        answer = self._voice.stored(
-            ended, response, verdict, note, from_platform=response is last, state=state
+        return ending(
+            self._voice, record, note, verdict, last=self._last_answer, retry_after_ms=retry_after_ms
         )
-        return Settle(record, state, note, answer, None, released)
 
     # --- how a run's writes end -----------------------------------------------------------------------------
 
@@ -333,33 +338,48 @@ class Guard:
             facts.append(BecameUnknown(operation))
         elif operation.state is State.EXECUTED and (before is None or before.is_unresolved):
             facts.append(BecameKnown(operation, operation.settled_by or "answer"))
-        if operation.history and operation.history[-1].kind is EntryKind.OUTCOME_CONFLICT:
+        is_told = before is not None and before.history[-1:] == operation.history[-1:]
+        if not is_told and operation.history and operation.history[-1].kind is EntryKind.OUTCOME_CONFLICT:
             facts.append(OutcomeConflict(operation, operation.history[-1].text))
         return Step(self._own_answer(operation), tuple(facts))
 
     def _own_answer(self, operation: Operation) -> Reply:
         """The caller gets what its own last attempt brought, unless the ledger knows better (U4)."""
-        brought = self._last_answer.response if self._last_answer else None
-        definite = self._verdict is not None and self._verdict.outcome in DEFINITE
-        if definite and brought is not None:
-            return self._voice.live(operation, brought)
+        own = self._brought(operation)
+        if own is not None:
+            return own
         if operation.state in (State.EXECUTED, State.PENDING):
             return self._voice.recorded_answer(operation) or self._voice.nothing_to_show(operation, None)
         if operation.answer is None:
             return self._voice.in_doubt(operation)
+        brought = self._last_answer.response if self._last_answer else None
         return self._voice.ended(operation, operation.answer, brought)
 
+    def _brought(self, operation: Operation) -> Reply | None:
+        """The definite answer of this call's own attempt; the ledger's object where that is newer (U4)."""
+        last, verdict = self._last_answer, self._verdict
+        if last is None or verdict is None or verdict.outcome not in DEFINITE:
+            return None
+        if verdict.seen is not None and answers.is_older(verdict.seen, operation):
+            return self._voice.recorded_answer(operation) or self._voice.nothing_to_show(operation, None)
+        return self._voice.live(operation, last.response)
+
     def _settle_refused(self, operation: Operation, now_ms: int) -> Step:
+        before = self._record
         fact = LedgerDisagreed(operation.id, self._route, operation.fence)
-        step = self._overtaken(operation, now_ms)
+        if leads(before, operation):  # with a doubt that this run did not know of: it ends by that
+            self.operation = operation
+            step = self._finish()
+        else:
+            step = self._overtaken(operation, now_ms)
         return Step(step.command, (fact, *step.facts))
 
     def _overtaken(self, operation: Operation, now_ms: int) -> Step:
         """The ledger moved on without this run: its truth is the caller's (P5, U4)."""
-        self.operation = operation
-        definite = self._verdict is not None and self._verdict.outcome in DEFINITE
-        if definite and self._last_answer is not None:
-            return Step(self._voice.live(operation, self._last_answer.response))
+        self._recording, self.operation = False, operation
+        own = self._brought(operation)
+        if own is not None:
+            return Step(own)
         if operation.by_hand is not None:
             return Step(self._voice.settled_by_hand(operation))
         if operation.state is State.IN_FLIGHT:
@@ -390,19 +410,12 @@ class Guard:
         )
         if operation is None:
             return Step(self._voice.unrecorded(self._last_answer, verdict, note), (fact,))
-        seen = verdict.seen
-        if (
-            verdict.outcome in DEFINITE
-            and isinstance(event.result, Answered)
-            and seen is not None
-            and 200 <= event.result.response.status < 300
-            and not answers.is_older(seen, operation)
-        ):
-            stored = self._voice.stored(operation, event.result.response, verdict, note)
-            kept = self._voice.storable(seen, event.result.response)
-            if kept is not None:
-                update = Update(operation, STATE_OF[verdict.outcome], note, stored, kept)
-                return Step(update, (fact,))
+        response = event.result.response if isinstance(event.result, Answered) else None
+        if response is not None and 200 <= response.status < 300 and verdict.outcome in DEFINITE:
+            seen = self._voice.storable(verdict.seen, response)
+            if seen is not None and not answers.is_older(seen, operation):
+                stored = self._voice.stored(operation, response, verdict, note)
+                return Step(Update(operation, STATE_OF[verdict.outcome], note, stored, seen), (fact,))
         known = self._voice.recorded_answer(operation)
         if known is not None:
             return Step(known, (fact, Replayed(self._route)))
@@ -412,6 +425,9 @@ class Guard:
         if self.operation is None or self.operation.state is not State.IN_FLIGHT:
             return self._store_failed_outside_a_run(event)
         verdict, note = self._verdict, self._ended
+        if self._recording:  # no further attempt starts; how the last one ended is owed to the ledger (D3)
+            self._recording = False
+            return self._finish()
         if verdict is None or note is None:  # following, or withdrawing
             return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
         if verdict.outcome in DEFINITE and self._last_answer is not None:
@@ -425,13 +441,12 @@ class Guard:
             return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
         settle = self._settle_command(retry_after_ms=None)
         ended = with_end(self.operation, note)
+        brought = self._last_answer.response if self._last_answer else None
         if settle.state is State.NOT_EXECUTED and event.lease_held and settle.answer is not None:
             told = replace(ended, state=State.NOT_EXECUTED)
-            brought = self._last_answer.response if self._last_answer else None
-            return Step(self._voice.ended(told, settle.answer, brought), ())
+            return Step(self._voice.ended(told, settle.answer, brought))
         told = replace(ended, state=State.UNKNOWN, doubt=True)
         if settle.state is State.UNKNOWN and settle.answer is not None:
-            brought = self._last_answer.response if self._last_answer else None
             return Step(self._voice.ended(told, settle.answer, brought), (BecameUnknown(told),))
         return Step(self._voice.in_doubt(told), (BecameUnknown(told),))
 

@@ -24,17 +24,14 @@ from proxy.core.messages import (
 from proxy.core.model import (
     UNRESOLVED,
     Attempt,
-    EntryKind,
     Fence,
     Guard,
     Key,
     Now,
     Operation,
     OperationId,
-    Outcome,
     Owner,
     Scope,
-    Seen,
     State,
     Subject,
 )
@@ -46,9 +43,8 @@ from proxy.core.tables import (
     holds_subject,
     is_failure,
     listed,
-    scheduled,
     seen_now,
-    told,
+    things_of,
 )
 
 SEQ_MAX = 10_000  # submissions on one subject; payhub allows 3
@@ -95,9 +91,9 @@ class ReserveOperation:
         claim = self.claim
         subject = tables.subject(claim.scope, claim.subject) if claim.subject else None
         seq, key, identity, found = find(tables, claim)
+        found = seen_now(found, now)
         if found is not None and found.owner == self.owner and found.state is State.IN_FLIGHT:
             return Reserved(found)  # a reserve whose reply was lost, asked again by its owner
-        found = seen_now(found, now)
         if found is not None:
             refusal = self._judge(found, now, seq)
             if refusal is not None:
@@ -107,6 +103,8 @@ class ReserveOperation:
             return blocked
         operation = self.claimed(found, now, identity=identity, key=key, seq=seq, subject=subject)
         states.check(found.state if found else None, Move.RESERVE, State.IN_FLIGHT)
+        if found is not None:
+            unlist(tables, now, found, less=operation)
         tables.put(operation)
         self.hold(tables, now, operation)
         return Reserved(operation)
@@ -124,7 +122,7 @@ class ReserveOperation:
             route.key_expires
             and now.wall_ms - found.first_attempt_ms > route.retention_ms - KEY_EXPIRY_MARGIN_MS
         )
-        if expired and found.by_hand is None:
+        if expired and (found.by_hand is None or found.state is State.NOT_EXECUTED):
             return KeyExpired(found)
         if found.state in (State.EXECUTED, State.PENDING) or found.knowledge == "pending":
             due = seq is not None and is_failure(route, found) and not found.failure_delivered
@@ -214,7 +212,12 @@ class ReserveOperation:
             subject=claim.subject if fresh_print else found.subject,
             twin=claim.twin if fresh_print else found.twin,
             handles=claim.handles if fresh_print else found.handles,
-            released=found.released,
+            resource_id=claim.resource_id if fresh_print else found.resource_id,
+            version=None if fresh_print else found.version,
+            newest=None if fresh_print else found.newest,
+            by_hand=None,
+            settled_by=None,
+            settled_ms=None,
             baseline=found.baseline if found.doubt else baseline_of(subject),
             attempts=(*found.attempts[1 - ATTEMPTS_KEPT :], attempt),
             attempt_count=count,
@@ -224,13 +227,12 @@ class ReserveOperation:
     def hold(self, tables: Tables, now: Now, operation: Operation) -> None:
         """Make the operation findable by its things and, where the guard is on, their holder."""
         claim = self.claim
-        handles = dict.fromkeys((*operation.handles, *((claim.twin,) if claim.twin else ())))
-        for handle in handles:
+        for handle in things_of(operation):
             row = tables.subject(claim.scope, handle) or Subject(
                 scope=claim.scope, handle=handle, updated_ms=now.wall_ms
             )
             guards = row.guards
-            if handle in (claim.subject, claim.twin) and (claim.route.guard.on or operation.seq):
+            if handle in (operation.subject, operation.twin) and (claim.route.guard.on or operation.seq):
                 before = guards.get(claim.route.name) or Guard()
                 holder = operation.id if claim.route.guard.on else before.holder
                 guard = Guard(holder=holder, seq=max(before.seq, operation.seq or 1))
@@ -269,7 +271,7 @@ class WithdrawClaim:
         states.check(State.IN_FLIGHT, Move.WITHDRAW, found.prior)
         if found.prior is None:
             tables.drop(found)
-            self._release(tables, now, found)
+            unlist(tables, now, found)
             return Withdrawn(None)
         before = replace(
             found,
@@ -283,77 +285,20 @@ class WithdrawClaim:
         tables.put(before)
         return Withdrawn(before)
 
-    def _release(self, tables: Tables, now: Now, operation: Operation) -> None:
-        for handle in dict.fromkeys((*operation.handles, operation.subject, operation.twin)):
-            row = tables.subject(operation.scope, handle) if handle else None
-            if row is None:
-                continue
-            guard = row.guards.get(operation.route)
-            guards = row.guards
-            if guard is not None and guard.holder == operation.id:
-                guards = {**guards, operation.route: replace(guard, holder=None)}
-            operations = tuple(one for one in row.operations if one != operation.id)
-            tables.put_subject(replace(row, guards=guards, operations=operations, updated_ms=now.wall_ms))
 
+def unlist(tables: Tables, now: Now, operation: Operation, *, less: Operation | None = None) -> None:
+    """Take the operation off its things, `less` those that it has as the other one too.
 
-@dataclass(frozen=True, slots=True)
-class AdmitUnrecorded:
-    """Write what was sent while the store was down (D3): a definite answer, else doubt."""
-
-    claim: Claim
-    key: Key
-    outcome: Outcome
-    seen: Seen | None
-    sent_ms: int
-    status: int | None
-    name: str = "admit"
-
-    @property
-    def scope(self) -> Scope:
-        return self.claim.scope
-
-    def apply(self, tables: Tables, now: Now) -> Operation:
-        identity = operation_id(self.scope, self.claim.method, self.claim.path, self.key)
-        found = tables.operation(self.scope, identity)
-        state = _ADMITTED.get(self.outcome, State.UNKNOWN)
-        if found is not None and (found.state in (State.EXECUTED, State.PENDING, State.IN_FLIGHT)):
-            return found
-        attempt = Attempt(
-            n=(found.attempt_count if found else 0) + 1,
-            fence=Fence((found.fence if found else 0) + 1),
-            begun_ms=self.sent_ms,
-            ended_ms=self.sent_ms,
-            request_id=self.claim.request_id,
-            outcome=self.outcome,
-            status=self.status,
-            detail="sent while the store was down",
-        )
-        reserve = ReserveOperation(replace(self.claim, key=self.key), Owner(""), 0)
-        claimed = reserve.claimed(found, now, identity=identity, key=self.key, seq=None, subject=None)
-        admitted = replace(
-            claimed,
-            state=state,
-            prior=None,
-            owner=None,
-            lease_until_ms=0,
-            doubt=state is State.UNKNOWN,
-            accepted=state is not State.UNKNOWN,
-            status=self.seen.status if self.seen else None,
-            version=self.seen.version if self.seen else None,
-            resource_id=(self.seen.resource_id if self.seen else None) or claimed.resource_id,
-            first_attempt_ms=min(claimed.first_attempt_ms, self.sent_ms),
-            last_attempt_end_ms=self.sent_ms,
-            attempts=(*claimed.attempts[:-1], attempt),
-            unknown_since_ms=self.sent_ms if state is State.UNKNOWN else None,
-            settled_by="answer" if state is State.EXECUTED else None,
-            lookups=scheduled(claimed, state, now),
-            history=told(
-                claimed, now, EntryKind.WRITTEN_ANEW, "sent while the store was down; written since"
-            ),
-        )
-        tables.put(admitted)
-        reserve.hold(tables, now, admitted)
-        return admitted
-
-
-_ADMITTED = {Outcome.EXECUTED: State.EXECUTED, Outcome.PENDING: State.PENDING}
+    A released key may come again for another order: evidence of the first is then none of the second's.
+    """
+    kept = things_of(less) if less is not None else ()
+    for handle in things_of(operation):
+        row = tables.subject(operation.scope, handle) if handle not in kept else None
+        if row is None:
+            continue
+        guard = row.guards.get(operation.route)
+        guards = row.guards
+        if guard is not None and guard.holder == operation.id:
+            guards = {**guards, operation.route: replace(guard, holder=None)}
+        operations = tuple(one for one in row.operations if one != operation.id)
+        tables.put_subject(replace(row, guards=guards, operations=operations, updated_ms=now.wall_ms))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from proxy.core import states
-from proxy.core.evidence import absorbed, link, older_than, remember
+from proxy.core.evidence import absorbed, disagreement, link, older_than, remember
 from proxy.core.messages import (
     AttemptNote,
     AttemptRecorded,
@@ -22,6 +22,7 @@ from proxy.core.model import (
     Entry,
     EntryKind,
     Fence,
+    Knowledge,
     Now,
     Operation,
     OperationId,
@@ -32,7 +33,7 @@ from proxy.core.model import (
     StoredAnswer,
 )
 from proxy.core.states import Move
-from proxy.core.tables import ATTEMPTS_KEPT, Tables, scheduled, told
+from proxy.core.tables import ATTEMPTS_KEPT, Tables, anew, scheduled, told
 
 ABSENCE_CONFIRMED_BY = frozenset({400, 404, 422})
 """Answers that prove to an attempt begun after absence was believed that nothing happened (U3). Not 401, 403, 429
@@ -73,10 +74,13 @@ def absence_holds(operation: Operation, note: AttemptNote | None) -> bool:
     )
 
 
-def _anew(operation: Operation, now: Now) -> Operation:
-    """The store lost the record; the run writes it whole, with its doubt (D6)."""
-    text = "the store had lost this record; it was written anew by its run"
-    return replace(operation, history=told(operation, now, EntryKind.WRITTEN_ANEW, text))
+def leads(operation: Operation, current: Operation) -> bool:
+    """Whether the run still holds the record. Owners count too: a store that lost data counts fences anew."""
+    return (
+        current.state is State.IN_FLIGHT
+        and current.fence == operation.fence
+        and current.owner == operation.owner
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,8 @@ class RecordNextAttempt:
         current = tables.operation(self.scope, self.operation.id)
         if current is None:
             states.check(None, Move.RECORD_ATTEMPT, State.IN_FLIGHT)
-            current = _anew(self.operation, now)
-        elif current.fence != self.operation.fence or current.state is not State.IN_FLIGHT:
+            current = anew(tables, now, self.operation)
+        elif not leads(self.operation, current):
             return Superseded(current)
         states.check(current.state, Move.RECORD_ATTEMPT, State.IN_FLIGHT)
         ended = with_end(current, self.ended)
@@ -129,8 +133,9 @@ class RenewLease:
         return self.operation.scope
 
     def apply(self, tables: Tables, now: Now) -> Operation | None:
-        current = tables.operation(self.scope, self.operation.id) or self.operation
-        if current.fence != self.operation.fence or current.state is not State.IN_FLIGHT:
+        found = tables.operation(self.scope, self.operation.id)
+        current = found or anew(tables, now, self.operation)
+        if not leads(self.operation, current):
             return current
         tables.put(replace(current, lease_until_ms=now.lease_ms + self.lease_ms, lease_epoch=now.epoch))
         return None
@@ -154,10 +159,11 @@ class SettleRun:
         return self.operation.scope
 
     def apply(self, tables: Tables, now: Now) -> Settled | SettleRefused:
-        current = tables.operation(self.scope, self.operation.id) or _anew(self.operation, now)
+        found = tables.operation(self.scope, self.operation.id)
+        current = found or anew(tables, now, self.operation)
         if self.state in (State.EXECUTED, State.PENDING):
-            return self._definite(tables, now, current)
-        if current.fence != self.operation.fence or current.state is not State.IN_FLIGHT:
+            return self._known_already(tables, now, current) or self._definite(tables, now, current)
+        if not leads(self.operation, current):
             return SettleRefused(current)
         ended = with_end(current, self.ended) if self.ended else current
         if self.state is State.NOT_EXECUTED:
@@ -178,13 +184,26 @@ class SettleRun:
             updated_ms=now.wall_ms,
         )
 
-    def _definite(self, tables: Tables, now: Now, current: Operation) -> Settled | SettleRefused:
+    def _known_already(self, tables: Tables, now: Now, current: Operation) -> Settled | SettleRefused | None:
+        """What a record that the platform settled says to one more answer; None: it tells something new."""
+        known = current.knowledge in (Knowledge.EXECUTED, Knowledge.PENDING)
+        if not known or current.by_hand is not None:
+            return None
         seen = self.seen
-        settled_before = current.state in (State.EXECUTED, State.PENDING)
-        if settled_before and (seen is None or older_than(seen, current.newest)):
+        if self.answer is not None and current.answer == replace(self.answer, fence=current.fence):
+            return Settled(current)  # a settle whose reply was lost, asked again
+        if seen is None or older_than(seen, current.newest):
             return SettleRefused(current)
+        if seen.version is not None and seen.version == current.version and seen.status != current.status:
+            change = disagreement(tables, now, current, seen)
+            return SettleRefused(change.operation if change else current)
+        return None
+
+    def _definite(self, tables: Tables, now: Now, current: Operation) -> Settled:
+        seen = self.seen
+        was_final = current.state is State.EXECUTED and current.by_hand is None
         states.check(current.state, Move.SETTLE_DEFINITE, self.state)
-        late = current.fence != self.operation.fence or current.state is not State.IN_FLIGHT
+        late = not leads(self.operation, current)
         ended = with_end(current, self.ended) if self.ended and not late else current
         history: tuple[Entry, ...] = ended.history
         if current.state is State.NOT_EXECUTED or current.by_hand is not None:
@@ -208,7 +227,10 @@ class SettleRun:
             settled_ms=now.wall_ms if self.state is State.EXECUTED else None,
             unknown_since_ms=None,
             absent_at_attempt=None,
-            failure_delivered=False,
+            failure_delivered=was_final
+            and current.failure_delivered
+            and seen is not None
+            and seen.status == current.status,
             lookups=scheduled(current, self.state, now),
             history=history,
         )
@@ -288,11 +310,12 @@ class UpdateFromRepeat:
     def apply(self, tables: Tables, now: Now) -> Settled | SettleRefused:
         current = tables.operation(self.scope, self.operation.id)
         if current is None:
-            current = _anew(self.operation, now)
+            current = anew(tables, now, self.operation)
         if current.state not in (State.EXECUTED, State.PENDING, State.MANUAL_REVIEW):
             return SettleRefused(current)
         if older_than(self.seen, current.newest) or current.by_hand is not None:
             return SettleRefused(current)
+        states.check(current.state, Move.SETTLE_DEFINITE, self.state)
         count = current.attempt_count + 1
         attempt = Attempt(
             n=count,
@@ -338,7 +361,7 @@ class DeliverFailure:
 
     def apply(self, tables: Tables, now: Now) -> Operation | None:
         current = tables.operation(self.scope, self.operation)
-        if current is None or current.fence != self.fence or current.failure_delivered:
+        if current is None or current.fence != self.fence or current.state is not State.EXECUTED:
             return current
         delivered = replace(current, failure_delivered=True, updated_ms=now.wall_ms)
         tables.put(delivered)

@@ -18,6 +18,7 @@ from proxy.core.model import (
     Entry,
     EntryKind,
     Fence,
+    Guard,
     Handle,
     Lookups,
     Now,
@@ -125,6 +126,12 @@ def holds_subject(route: Route, operation: Operation) -> bool:
     return not is_failure(route, operation)
 
 
+def things_of(operation: Operation) -> tuple[Handle, ...]:
+    """Every thing whose row lists the operation or names it as its holder."""
+    named = (*operation.handles, operation.subject, operation.twin)
+    return tuple(dict.fromkeys(handle for handle in named if handle is not None))
+
+
 def listed(tables: Tables, row: Subject, operation: OperationId) -> tuple[OperationId, ...]:
     """The subject's operations with one more; the oldest resolved ones go where there are too many."""
     if operation in row.operations:
@@ -146,3 +153,17 @@ def baseline_of(subject: Subject | None) -> Baseline:
         return Baseline()
     seen = subject.latest
     return Baseline(seen.version, seen.attempt_count, seen.failure_attempt_id)
+
+
+def anew(tables: Tables, now: Now, operation: Operation) -> Operation:
+    """The store lost the record; the run writes it whole, with its doubt and its place on its things (D6)."""
+    for handle in things_of(operation):
+        row = tables.subject(operation.scope, handle) or Subject(
+            scope=operation.scope, handle=handle, updated_ms=now.wall_ms
+        )
+        guard = row.guards.get(operation.route) or Guard()
+        holder = guard.holder or operation.id
+        guards = {**row.guards, operation.route: Guard(holder=holder, seq=max(guard.seq, operation.seq or 1))}
+        tables.put_subject(replace(row, guards=guards, operations=listed(tables, row, operation.id)))
+    text = "the store had lost this record; it was written anew by its run"
+    return replace(operation, history=told(operation, now, EntryKind.WRITTEN_ANEW, text))

@@ -8,9 +8,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from proxy.app import App
+from proxy.clock import SystemClock
 from proxy.config import settings_of
 from proxy.core.model import Operation
 from proxy.ports import Query
@@ -69,6 +71,23 @@ def _laid_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
+class MovedClock(SystemClock):
+    """The machine's clocks, later by what the test says: days pass without waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead_ms = 0
+
+    def advance(self, *, days: float) -> None:
+        self.ahead_ms += round(days * 86_400_000)
+
+    def boot_ms(self) -> int:
+        return super().boot_ms() + self.ahead_ms
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
 class Proxy:
     """A running App in this process."""
 
@@ -81,6 +100,11 @@ class Proxy:
 
     async def call(self, raw: bytes) -> Told:
         return await call(self.address, raw)
+
+    async def purge(self) -> int:
+        """What the hourly task does."""
+        routes = self.app.now.settings.platform.routes
+        return await self.app.store.purge(record_ms={route.name: route.record_ms for route in routes})
 
     async def operations(self, **wanted: Any) -> tuple[Operation, ...]:
         """What the ledger holds."""
@@ -132,10 +156,13 @@ class Stage:
         )
         return configuration(given)
 
-    async def proxy(self, url: str, **overrides: Any) -> Proxy:
+    async def proxy(self, url: str, *, clock: SystemClock | None = None, **overrides: Any) -> Proxy:
         """The product in this process, in front of `url`."""
         settings = settings_of(self.text(url, **overrides), file=str(self.folder / "config.yaml"))
-        app = await App.start(settings)
+        with pytest.MonkeyPatch.context() as patch:
+            if clock is not None:
+                patch.setattr("proxy.app.SystemClock", lambda: clock)
+            app = await App.start(settings)
         self._stack.push_async_callback(app.stop)
         return Proxy(app)
 

@@ -26,14 +26,14 @@ test: setup ## every test
 
 check: setup lint types fast ## lint, types and the fast tests, under a minute
 
-lint: setup
+lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: setup
+types: setup ## mypy, strict
 	$(BIN)/mypy
 
-fast: setup
+fast: setup ## the tests that take no long processes
 	$(PYTEST) -n auto -m 'not slow'
 
 core-coverage: setup ## branch coverage of core, from core's own tests; fails under 100 %

@@ -105,8 +105,8 @@ class Breaker(Section):
 
 
 class RouteKey(Section):
-    mode: Annotated[KeyMode | None, Choice(of=KeyMode, nullable=True)] = setting(
-        default=None, description="A call without a key: 400, or a key made from the template."
+    mode: Annotated[KeyMode, Choice(of=KeyMode)] = setting(
+        default="require", description="A call without a key: 400, or a key made from the template."
     )
     template: Annotated[str | None, Text(what="a key template", nullable=True)] = setting(
         default=None, description="Text with {body.FIELD}, {path.NAME} and {seq}; null: the preset's."
@@ -147,7 +147,9 @@ class RouteConfig(Section):
     ] = setting(
         default=None, description="Of a route of your own: a template such as /v1/payments/{id}/capture."
     )
-    retry: Retry = setting(default_factory=Retry, description="Overrides for this route.")
+    retry: Retry = setting(
+        default_factory=Retry, description="The same keys as retry, without budget, for this route."
+    )
     key: RouteKey = setting(default_factory=RouteKey, description="Where its key comes from.")
     fingerprint: Annotated[tuple[str, ...] | None, BeforeValidator(_field_list)] = setting(
         default=None, description="The business fields that make two calls the same; null: the preset's."

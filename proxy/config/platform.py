@@ -162,7 +162,7 @@ def _key(
     problems: Problems,
 ) -> KeyRule:
     template = own.key.template if own.key.template is not None else preset_route.key_template
-    mode = own.key.mode or KeyMode.REQUIRE
+    mode = own.key.mode
     if mode is KeyMode.INJECT:
         place = f"routes.{name}.key.mode"
         if preset.signed:

@@ -159,7 +159,13 @@ def chunked(pieces: Iterable[bytes], trailers: bytes = b"") -> bytes:
 class Stream:
     """A connection's bytes, kept as they come."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        on_bytes: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_bytes = on_bytes
         self.reader = reader
         self.writer = writer
         self.log = bytearray()
@@ -172,6 +178,7 @@ class Stream:
         except ConnectionError:
             return False
         self.log += data
+        self._on_bytes()
         return bool(data)
 
     async def until(self, mark: bytes) -> bytes:
@@ -301,7 +308,7 @@ class RawPlatform:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = len(self.streams)
-        stream = Stream(reader, writer)
+        stream = Stream(reader, writer, self._changed.set)
         self.streams.append(stream)
         task = asyncio.get_running_loop().create_task(self._serve(number, stream))
         self._serving.add(task)
@@ -354,8 +361,7 @@ class RawPlatform:
                     stream.writer.close()
                     return False
                 case Hang():
-                    while await stream.fill():
-                        self._changed.set()
+                    await stream.to_end()
                     return False
         return True
 

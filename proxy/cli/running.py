@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from proxy.config import Settings
 
 Result = TypeVar("Result")
+
+_OF_ADDRESSES = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
 
 
 def add_to(app: typer.Typer) -> None:
@@ -32,7 +35,7 @@ def run(config: ConfigFile = DEFAULT_CONFIG) -> int:
     from proxy import app
     from proxy.config import load_settings
 
-    with _told():
+    with _told(_addresses(settings)):
         return app.run(settings, announce=_say, read_again=lambda: load_settings(config))
 
 
@@ -95,8 +98,15 @@ def _running(work: Coroutine[object, object, Result]) -> Result:
         return loops.run(work)
 
 
+def _addresses(settings: Settings) -> str:
+    """What the operating system may refuse, since its own words don't say which it was."""
+    events = [f"events.listen {settings.events.listen}"] if settings.events.listen else []
+    listens = [f"listen {listen.address}" for listen in settings.listen]
+    return ", ".join([*listens, f"admin {settings.admin}", *events])
+
+
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(addresses: str = "") -> Iterator[None]:
     """What the machine refuses (an address in use, a store) is one line and exit 1."""
     from proxy.ports import StoreUnavailable
     from proxy.stores import StoreUrlError
@@ -108,7 +118,9 @@ def _told() -> Iterator[None]:
     except (StoreUnavailable, StoreUrlError, TlsFilesUnusable) as problem:
         raise Failure(f"safepost: {problem}", code=FAILED) from None
     except OSError as problem:
-        raise Failure(f"safepost: {problem.strerror or problem}", code=FAILED) from None
+        is_nameless = problem.errno in _OF_ADDRESSES and addresses and problem.filename is None
+        among = f" (one of {addresses})" if is_nameless else ""
+        raise Failure(f"safepost: {problem.strerror or problem}{among}", code=FAILED) from None
 
 
 def _say(line: str) -> None:

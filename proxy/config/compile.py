@@ -9,7 +9,7 @@ from proxy.config.platform import compile_platform, lag_ms
 from proxy.config.preset import Preset
 from proxy.config.problems import ConfigProblem, Problems, suggestion
 from proxy.config.rules import Address
-from proxy.config.sections import ScopeSource
+from proxy.config.sections import ScopeSource, Upstream
 from proxy.config.settings import (
     BreakerSettings,
     BudgetSettings,
@@ -85,7 +85,7 @@ def _check_addresses(config: Config, problems: Problems) -> None:
 
 
 def _settings(config: Config, preset: Preset, platform: Platform, *, file: str, version: str) -> Settings:
-    upstream, store, lookups = config.upstream, config.store, config.lookups
+    store, lookups = config.store, config.lookups
     return Settings(
         file=file,
         version=version,
@@ -116,16 +116,7 @@ def _settings(config: Config, preset: Preset, platform: Platform, *, file: str, 
             lookup_interval_ms_min=preset.lookup_interval_min,
             lookup_lag_ms_min=preset.lookup_lag,
         ),
-        upstream=UpstreamSettings(
-            url=upstream.url,
-            credentials=dict(upstream.authorization or {}),
-            connect_timeout_ms=upstream.connect_timeout,
-            max_connections=upstream.max_connections,
-            ca_file=upstream.tls.ca_file,
-            cert_file=upstream.tls.cert_file,
-            key_file=upstream.tls.key_file,
-            verify=upstream.tls.verify,
-        ),
+        upstream=_upstream(config.upstream),
         store=StoreSettings(
             url=store.url,
             on_failure=store.on_failure,
@@ -162,6 +153,19 @@ def _settings(config: Config, preset: Preset, platform: Platform, *, file: str, 
         drain_timeout_ms=config.drain_timeout,
         log_level=config.log.level,
         log_format=config.log.format,
+    )
+
+
+def _upstream(upstream: Upstream) -> UpstreamSettings:
+    return UpstreamSettings(
+        url=upstream.url,
+        credentials=dict(upstream.authorization or {}),
+        connect_timeout_ms=upstream.connect_timeout,
+        max_connections=upstream.max_connections,
+        ca_file=upstream.tls.ca_file,
+        cert_file=upstream.tls.cert_file,
+        key_file=upstream.tls.key_file,
+        verify=upstream.tls.verify,
     )
 
 

@@ -24,8 +24,11 @@ OPERATION = {
     "amount": 10_000,
     "currency": "USD",
     "attempt_count": 2,
-    "updated_ms": 1_800_000_000_123,
-    "attempts": [{"n": 1, "begun_ms": 1_800_000_000_000, "outcome": "in_doubt"}, {"n": 2, "outcome": None}],
+    "updated": "2027-01-15T08:00:00.123Z",
+    "attempts": [
+        {"n": 1, "begun": "2027-01-15T08:00:00.000Z", "outcome": "in_doubt"},
+        {"n": 2, "outcome": None},
+    ],
     "history": [],
 }
 
@@ -108,14 +111,15 @@ def test_operations_asks_with_its_filters_and_prints_a_table(
         "order:A 1",
         "--token",
         "t",
+        "--oldest-first",
     )
     assert (code, errors) == (0, [])
     assert listener.asked == [
-        ("GET", "/operations?knowledge=unknown&subject=order%3AA+1&limit=50", "Bearer t", b"")
+        ("GET", "/operations?knowledge=unknown&subject=order%3AA+1&order=oldest&limit=50", "Bearer t", b"")
     ]
     row = next(line for line in out.splitlines() if line.startswith("op_1"))
     assert row.split()[:5] == ["op_1", "create_payment", "order:ORDER-1", "unknown", "10000"]
-    assert "2027-01-15 08:00:00.123+00:00" in row
+    assert "2027-01-15T08:00:00.123Z" in row
     assert "more: --cursor next" in out
 
 
@@ -132,7 +136,7 @@ def test_operation_shows_its_attempts_as_a_timeline(
     code, out, _ = run(capsys, "operation", "op/1", "--admin", admin)
     assert code == 0
     assert listener.asked[0][1] == "/operations/op%2F1"
-    assert "updated_ms       2027-01-15" in out
+    assert "updated            2027-01-15T08:00:00.123Z" in out
     assert "in_doubt" in out
     assert "history" not in out
 

@@ -84,7 +84,19 @@ _ALL = (
         "route",
         "outcome",
     ),
+    _counter(
+        "attempt_ends_total",
+        "Attempts, by the wire's word, the platform's code, or http_ and the status that ended them.",
+        "route",
+        "reason",
+    ),
     _counter("retries_total", "Further attempts planned, by what ended the one before.", "route", "reason"),
+    _times(
+        "retry_wait_seconds",
+        "Waits planned before retries: back-offs, or what Retry-After asked.",
+        WAIT_S,
+        "route",
+    ),
     _counter("unknown_results_total", "Calls that ended without knowing whether money moved.", "route"),
     _gauge("unknown_operations", "Operations whose effect is unknown now.", "route"),
     _gauge("pending_operations", "Operations accepted by the platform and not final now.", "route"),
@@ -122,6 +134,7 @@ _ALL = (
     _gauge("breaker_state", "The platform's circuit breaker: 0 closed, 1 one trial on its way, 2 open."),
     _gauge("retry_budget_remaining", "Retries that could start now; +Inf without a budget.", merged_by="min"),
     _gauge("draining", "1 while the process takes no new calls."),
+    _counter("drain_cut_short_total", "Calls still on the wire when a drain's time was over: unknown since."),
     _counter("config_reloads_total", "Reloads asked for, by what became of them.", "result"),
     _counter("internal_faults_total", "Exceptions that nobody expected: bugs of ours."),
     _counter("log_lines_dropped_total", "Log lines dropped: their reader was too slow."),
@@ -199,6 +212,7 @@ _COMMON_ANSWERS = (
     ("503", ""),
 )
 _COMMON_REASONS = ("http_408", "http_425", "http_429", "http_500", "http_502", "http_503", "http_504", OTHER)
+_COMMON_ENDS = ("200", "201", "202", "400", "401", "402", "403", "404", "409", "422")
 
 
 def statuses_of(route: Route) -> frozenset[str]:
@@ -224,12 +238,14 @@ def known_series(platform: Platform) -> list[tuple[str, tuple[str, ...]]]:
         found.append((name, (OTHER,)))
     found.append(("requests_total", (OTHER, "GET", "200", "")))
     retried = (*sorted(WORDS | codes_of(platform)), *_COMMON_REASONS)
+    ended = (*retried, *(f"http_{status}" for status in _COMMON_ENDS))
     for route in platform.routes:
         found += [("requests_total", (route.name, route.method, *pair)) for pair in _COMMON_ANSWERS]
         for outcome in OUTCOMES:
             found.append(("attempts_total", (route.name, outcome)))
             found.append(("attempt_duration_seconds", (route.name, outcome)))
         found += [("retries_total", (route.name, reason)) for reason in retried]
+        found += [("attempt_ends_total", (route.name, reason)) for reason in ended]
         found += [("lookups_total", (route.name, result)) for result in LOOKUP_RESULTS]
         found += [("sensitive_keys_total", (route.name, what)) for what in ("card", "email")]
         found += [

@@ -38,6 +38,7 @@ class Counts:
         self._requests: dict[tuple[str, str, int, str], int] = {}
         self._calls: dict[str, tuple[int, int]] = {}
         self._attempts: dict[tuple[str, str], tuple[int, int]] = {}
+        self._ends: dict[tuple[str, str, int | None], int] = {}
         self._steps: dict[str, tuple[int, int]] = {}
         self._traces: Traces = {}
         self._routes: frozenset[str] = frozenset()
@@ -108,6 +109,16 @@ class Counts:
             cells[timed + bisect_left(ATTEMPT_S, seconds)] += 1.0
             cells[timed + _ATTEMPT_SUM] += seconds
 
+    def ended(self, *, route: str, reason: str, status: int | None) -> None:
+        """What one attempt ended with. A code that the preset does not name counts by its status."""
+        at = self._ends.get((route, reason, status))
+        if at is None:
+            word = self._reason(reason, status)
+            at = self._cell("attempt_ends_total", (self.route(route), word))
+            if word == reason and route in self._routes:
+                self._ends[route, reason, status] = at
+        self._cells[at] += 1.0
+
     def store_step(self, step: str, duration_us: int, *, is_done: bool) -> None:
         timed, failed = self._steps.get(step) or self._steps[OTHER]
         seconds = duration_us / 1e6
@@ -129,12 +140,11 @@ class Counts:
         self.add("settled_total", name, word, by)
         self._time("time_to_certainty_seconds", (name,), CERTAINTY_S, max(0, after_ms) / 1e3)
 
-    def retry(self, *, route: str, reason: str, status: int | None) -> None:
-        """A retry planned. A code that the preset does not name counts by the status it came with."""
-        word = reason if reason in self._reasons or _is_http(reason) else OTHER
-        if word == OTHER and status is not None and 100 <= status <= 599:
-            word = f"{_HTTP}{status}"
-        self.add("retries_total", self.route(route), word)
+    def retry(self, *, route: str, reason: str, status: int | None, wait_ms: int) -> None:
+        """A retry planned."""
+        name = self.route(route)
+        self.add("retries_total", name, self._reason(reason, status))
+        self._time("retry_wait_seconds", (name,), WAIT_S, wait_ms / 1e3)
 
     def traced(self, *, route: str, bucket: int, trace: Trace) -> None:
         """Remember the last trace of a duration's bucket, for OpenMetrics' exemplars."""
@@ -157,6 +167,13 @@ class Counts:
     @property
     def traces(self) -> Traces:
         return dict(self._traces)
+
+    def _reason(self, reason: str, status: int | None) -> str:
+        """A code that the preset does not name counts by the status it came with."""
+        word = reason if reason in self._reasons or _is_http(reason) else OTHER
+        if word == OTHER and status is not None and 100 <= status <= 599:
+            return f"{_HTTP}{status}"
+        return word
 
     # --- cells of what is new -------------------------------------------------------------------------------
 

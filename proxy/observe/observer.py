@@ -197,6 +197,7 @@ class Observer:
         began = run is not None and fact.reason != "breaker_open"
         duration_us = run.attempt_us if run is not None and began else None
         self.counts.attempt(route=fact.route, outcome=fact.outcome.value, duration_us=duration_us)
+        self.counts.ended(route=fact.route, reason=fact.reason, status=fact.status)
         level = Level.WARNING if fact.outcome in _LOUD else Level.INFO
         if level < self.log.level:
             return
@@ -219,7 +220,7 @@ class Observer:
     def _retry_planned(self, fact: RetryPlanned, run: Run | None) -> None:
         operation, status = self._last_status  # of the attempt that ended in the same step
         status = status if operation == fact.operation else None
-        self.counts.retry(route=fact.route, reason=fact.reason, status=status)
+        self.counts.retry(route=fact.route, reason=fact.reason, status=status, wait_ms=fact.wait_ms)
         told: dict[str, Value] = {
             **of_run(run),
             "operation": fact.operation,
@@ -266,8 +267,9 @@ class Observer:
 
     def needs_person(self, operation: Operation) -> None:
         """The lookups' time is over (U3). A pending payment whose state the platform knows is no alert."""
-        self.counts.add("manual_reviews_total", self.counts.route(operation.route))
         quiet = operation.accepted and operation.resolution_status == "known"
+        if not quiet:
+            self.counts.add("manual_reviews_total", self.counts.route(operation.route))
         self.log.line(Level.INFO if quiet else Level.ERROR, "manual_review", of_operation(operation))
         self._announce("manual_review", announced(operation))
 
@@ -363,6 +365,7 @@ class Observer:
         self.log.line(Level.WARNING, "reload_incomplete", told)
 
     def drain_cut_short(self, runs: int) -> None:
+        self.counts.add("drain_cut_short_total", by=float(runs))
         text = "the drain's time is over: what is still on the wire is unknown from now on"
         self.log.line(Level.ERROR, "drain_cut_short", {"calls": runs, "text": text})
 

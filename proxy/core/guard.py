@@ -78,6 +78,9 @@ from proxy.core.retry import plan_retry
 from proxy.core.rules import OnFailure
 from proxy.core.settle import leads, with_end
 
+FIRST_START_MS = 5_000
+"""For a first attempt to find a connection: longer than connecting takes, and the pool's wait for a free one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardPolicy:
@@ -207,13 +210,16 @@ class Guard:
     def _send(self, now_ms: int) -> Step:
         self._attempts += 1
         retry = self.claim.route.retry
-        # R5: the deadline holds whole attempts; one that could not end in time is not started.
-        not_after = max(now_ms, self._deadline_ms - retry.attempt_timeout_ms)
+        # R5: the deadline holds whole attempts; one that could not end in time is not started. The first is what
+        # the call is for: it may connect in peace even where the deadline is no longer than one attempt.
+        timeout_ms = min(retry.attempt_timeout_ms, retry.deadline_ms)
+        leisure_ms = FIRST_START_MS if self._attempts == 1 else 0
+        not_after = max(now_ms + leisure_ms, self._deadline_ms - timeout_ms)
         window = self._voice.platform.signature_window_ms
         if window is not None:
             not_after = min(not_after, self._deadline_ms - retry.deadline_ms + window)
         record = self._record
-        return Step(Send(record.attempt_count, record.key, retry.attempt_timeout_ms, not_after))
+        return Step(Send(record.attempt_count, record.key, timeout_ms, not_after))
 
     def _follow(self, operation: Operation, now_ms: int) -> Step:
         self.operation = operation

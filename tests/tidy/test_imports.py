@@ -45,20 +45,24 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "presets": frozenset(),
     "clock": frozenset({"core", "ports"}),
     "config": frozenset({"core", "ports", "presets"}),
-    "driver": frozenset({"core", "ports"}),
-    "resolver": frozenset({"core", "ports", "driver"}),
+    "decoders": frozenset({"core"}),
+    "loops": frozenset(),
+    "run": frozenset({"core"}),
+    "owed": frozenset({"core", "ports"}),
+    "driver": frozenset({"core", "ports", "decoders", "owed", "run"}),
+    "calls": frozenset({"core", "ports", "driver", "run"}),
+    "resolver": frozenset({"core", "ports"}),
     "webhooks": frozenset({"core", "ports"}),
-    "calls": frozenset({"core", "ports", "driver"}),
     "wire": frozenset({"core", "ports"}),
     "stores": frozenset({"core", "ports"}),
-    "observe": frozenset({"core", "ports", "driver", "config"}),
-    "admin": frozenset({"core", "ports", "driver", "config", "webhooks"}),
+    "observe": frozenset({"core", "ports", "config", "run"}),
+    "admin": frozenset({"core", "ports", "config", "run", "webhooks"}),
     "sandbox": frozenset(),
 }
 """By area of the package, the other areas that it may import. Areas that are not here join concrete classes
 and may import any; nothing but them and `cli` may import them."""
 
-JOIN: Final = frozenset({"app", "demo", "workers", "cli", "__main__"})
+JOIN: Final = frozenset({"app", "generation", "workers", "demo", "cli", "__main__"})
 """Where concrete classes meet, and what starts them."""
 
 ADAPTERS: Final = frozenset({"wire", "stores", "observe", "admin"})
@@ -78,7 +82,7 @@ def _edges(source: Source) -> frozenset[str]:
 def test_every_area_of_the_package_has_a_row_in_the_table() -> None:
     areas = {_area(source.module) for source in package()} - {""}
 
-    assert areas <= MAY_IMPORT.keys() | JOIN, "name what the new area may import, here"
+    assert areas - MAY_IMPORT.keys() - JOIN == set(), "name here what the new area may import"
 
 
 @pytest.mark.parametrize("area", MAY_IMPORT)

@@ -273,6 +273,9 @@ class CallerConnection(asyncio.Protocol):
     def answered(self, *, closing: bool) -> None:
         """The current call's answer is written: go on to the next request, or end the connection."""
         request_read = self._decoder is None and not self._buffer
+        if self._exchange is not None:
+            # Whoever still reads a body that was answered early gets no more of it.
+            self._exchange.intake.fail(CallerGone("the call was answered before its body was whole"))
         self._exchange = None
         self._decoder = None
         if closing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass
 
 from proxy.core.http import NotSent, NotSentReason
@@ -37,7 +36,7 @@ class LinkPool:
         self._loop = asyncio.get_running_loop()
         self._idle: dict[Link, None] = {}
         self._slots = 0
-        self._waiting: deque[asyncio.Future[Link | NotSent | None]] = deque()
+        self._waiting: dict[asyncio.Future[Link | NotSent | None], None] = {}
         self._is_closed = False
 
     @property
@@ -91,7 +90,7 @@ class LinkPool:
         if len(self._waiting) >= self._limits.waiting_max:
             return NotSent(NotSentReason.POOL_TIMEOUT, "too many calls wait for a connection")
         turn: asyncio.Future[Link | NotSent | None] = self._loop.create_future()
-        self._waiting.append(turn)
+        self._waiting[turn] = None
         try:
             async with asyncio.timeout(self._limits.wait_ms / 1000):
                 link = await turn
@@ -111,6 +110,7 @@ class LinkPool:
 
     def _refuse_turn(self, turn: asyncio.Future[Link | NotSent | None]) -> None:
         """Give on what was handed to a call that has just given up (O-35)."""
+        self._waiting.pop(turn, None)
         if not turn.done() or turn.cancelled():
             turn.cancel()
             return
@@ -125,11 +125,9 @@ class LinkPool:
         if self._is_closed or self._is_old(link):
             self.discard(link)
             return
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(link)
-                return
+        if (turn := self._next_turn()) is not None:
+            turn.set_result(link)
+            return
         self._idle[link] = None
         link.rest(self._limits.idle_ms)
 
@@ -139,12 +137,19 @@ class LinkPool:
         self._give_slot_on()
 
     def _give_slot_on(self) -> None:
+        if (turn := self._next_turn()) is not None:
+            turn.set_result(None)
+        else:
+            self._slots -= 1
+
+    def _next_turn(self) -> asyncio.Future[Link | NotSent | None] | None:
+        """The call that has waited longest; one that gave up in this turn of the loop is passed over."""
         while self._waiting:
-            turn = self._waiting.popleft()
+            turn = next(iter(self._waiting))
+            del self._waiting[turn]
             if not turn.done():
-                turn.set_result(None)
-                return
-        self._slots -= 1
+                return turn
+        return None
 
     def _evict_oldest_idle(self) -> None:
         oldest = next(iter(self._idle))

@@ -231,6 +231,23 @@ async def test_answer_before_the_body_was_read_arrives_and_closes(bench: Bench) 
     assert await caller.to_end() == b""
 
 
+async def test_body_of_a_call_that_was_answered_early_is_at_its_end(bench: Bench) -> None:
+    told = asyncio.Event()
+
+    async def refuse(exchange: Exchange) -> None:
+        await exchange.reply(Response(401, (), b"no"))
+        try:
+            await exchange.read_body(bytes_max=100)
+        except CallerGone:
+            told.set()
+
+    caller = await bench.caller(await bench.listener(refuse))
+    await caller.send(post(b"body")[:-1])
+    assert (await caller.answer()).status == 401
+    async with asyncio.timeout(LIMIT_S):
+        await told.wait()
+
+
 @pytest.mark.parametrize("framing", [b"Content-Length: 11", b"Transfer-Encoding: chunked"])
 async def test_body_past_the_limit_is_told_before_it_is_whole(bench: Bench, framing: bytes) -> None:
     async def read(exchange: Exchange) -> None:

@@ -53,6 +53,18 @@ async def test_queue_is_bounded(bench: Bench) -> None:
         task.cancel()
 
 
+async def test_calls_that_gave_up_leave_their_places_in_the_queue(bench: Bench) -> None:
+    platform = await bench.platform(Script(Hang()))
+    upstream = bench.upstream(platform.url, pool=PoolLimits(connections_max=1, waiting_max=2, wait_ms=10))
+    busy = asyncio.ensure_future(ask(upstream))
+    await platform.got(1)
+    for _ in range(3):
+        result = await ask(upstream)
+        assert isinstance(result, NotSent)
+        assert "within 10 ms" in result.detail
+    busy.cancel()
+
+
 async def test_calls_that_gave_up_leave_their_slots_to_others(bench: Bench) -> None:
     """O-35: waiters that were cancelled or timed out must pass on what they were handed."""
     gate = asyncio.Event()

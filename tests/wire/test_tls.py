@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import ssl
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -265,16 +264,20 @@ def test_tls_is_1_2_or_later(authority: Authority) -> None:
     assert server_context(authority.issue("x.test")).minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-@pytest.mark.parametrize("which", ["ca_file", "cert_file", "key_file"])
+@pytest.mark.parametrize("which", ["authority", "certificate", "key"])
 @pytest.mark.parametrize("content", [None, "nonsense"])
 def test_unusable_file_is_named(authority: Authority, which: str, content: str | None) -> None:
     good = authority.issue("u.test")
     bad = authority.folder / "bad.pem"
     if content is not None:
         bad.write_text(content)
-    files = TlsFiles(authority.file, good.cert_file, good.key_file)
+    files = TlsFiles(
+        ca_file=str(bad) if which == "authority" else authority.file,
+        cert_file=str(bad) if which == "certificate" else good.cert_file,
+        key_file=str(bad) if which == "key" else good.key_file,
+    )
     with pytest.raises(TlsFilesUnusable, match=r"bad\.pem"):
-        client_context(replace(files, **{which: str(bad)}))
+        client_context(files)
 
 
 def test_encrypted_key_asks_for_nothing_on_the_terminal(authority: Authority) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from proxy.core import states
 from proxy.core.evidence import link
@@ -21,6 +21,7 @@ from proxy.core.model import (
     Scope,
     Seen,
     State,
+    replace,
 )
 from proxy.core.reserve import ReserveOperation, unlist
 from proxy.core.states import Move

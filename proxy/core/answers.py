@@ -8,7 +8,7 @@ with no attempts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from proxy.core import problem
 from proxy.core.classify import DECODERS, Decoder, Verdict, plain_body
@@ -25,6 +25,7 @@ from proxy.core.model import (
     Seen,
     State,
     StoredAnswer,
+    replace,
 )
 from proxy.core.problem import Problem, render
 from proxy.core.redact import may_be_stored, stored_headers

@@ -7,7 +7,7 @@ had a state before: only what is newer than the baseline taken at the claim can 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from proxy.core import states
 from proxy.core.keys import handle as handle_by_id
@@ -22,6 +22,7 @@ from proxy.core.model import (
     Seen,
     State,
     Subject,
+    replace,
 )
 from proxy.core.states import Move
 from proxy.core.tables import Tables, listed, scheduled, seen_now, told

@@ -7,7 +7,7 @@ once are impossible by construction; a crash is "forget the guard, keep the stor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from proxy.core import answers
@@ -73,6 +73,7 @@ from proxy.core.model import (
     Knowledge,
     Operation,
     State,
+    replace,
 )
 from proxy.core.retry import plan_retry
 from proxy.core.rules import OnFailure

@@ -5,7 +5,7 @@ The lock is the lease on the record (owner, fence, until): lock and ledger can't
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from proxy.core import states
 from proxy.core.fingerprint import differing
@@ -34,6 +34,7 @@ from proxy.core.model import (
     Scope,
     State,
     Subject,
+    replace,
 )
 from proxy.core.states import Move
 from proxy.core.tables import (

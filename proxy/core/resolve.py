@@ -7,7 +7,7 @@ attempt ended, make `absent`, and even that is not proof: the knowledge stays `u
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from proxy.core import states
 from proxy.core.evidence import Change, absorbed, operations_on, remember_at
@@ -23,6 +23,7 @@ from proxy.core.model import (
     Seen,
     State,
     Subject,
+    replace,
 )
 from proxy.core.states import Move
 from proxy.core.tables import Tables, lapsed, seen_now, told

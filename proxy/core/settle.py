@@ -6,7 +6,7 @@ evidence ends it. A definite answer of the platform is true whoever brings it; a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from proxy.core import states
 from proxy.core.evidence import absorbed, disagreement, link, older_than, remember
@@ -31,6 +31,7 @@ from proxy.core.model import (
     Seen,
     State,
     StoredAnswer,
+    replace,
 )
 from proxy.core.states import Move
 from proxy.core.tables import ATTEMPTS_KEPT, Tables, anew, scheduled, told

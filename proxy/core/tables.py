@@ -8,7 +8,6 @@ for SQLite, for Redis and for the simulator's reference store alike (docs/decisi
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from proxy.core import states
@@ -27,6 +26,7 @@ from proxy.core.model import (
     Scope,
     State,
     Subject,
+    replace,
 )
 from proxy.core.rules import Route
 from proxy.core.states import Move

@@ -7,11 +7,11 @@ came at once. The wall clock alone decides nothing: see `ClockTrust` (contract D
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from proxy.core import states
-from proxy.core.model import Now, Operation, OperationId, Scope, State, Subject
+from proxy.core.model import Now, Operation, OperationId, Scope, State, Subject, replace
 from proxy.core.states import Move
 from proxy.core.tables import Tables
 from proxy.stores.rows import VerbTables, is_purgeable

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from proxy.ports import Store
 from proxy.stores import SCHEMES, make_store
 from tests.contract.values import HandClock
+from tests.stores.redis_server import ClusterTrio, SentinelTrio, Server, certificate, redis_binary
 
 TIMEOUT_MS = 5_000
 
@@ -43,23 +45,76 @@ class House:
             await self.leave(self._open[-1])
 
 
-UrlMaker = Callable[[pytest.FixtureRequest, Path], str]
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("valkey")).start()
+    yield server
+    server.stop()
 
 
-def _sqlite_url(request: pytest.FixtureRequest, directory: Path) -> str:
-    return f"sqlite:{directory / 'ledger.db'}"
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Debian's Redis, with TLS beside its socket; Valkey where it isn't installed."""
+    directory = tmp_path_factory.mktemp("redis")
+    crt, key = certificate(directory)
+    server = Server(directory, binary=redis_binary())
+    server.options += ["--port", "0", "--tls-port", str(server.port), "--tls-auth-clients", "no"]
+    server.options += ["--tls-cert-file", str(crt), "--tls-key-file", str(key)]
+    yield server.start()
+    server.stop()
 
 
-def _memory_url(request: pytest.FixtureRequest, directory: Path) -> str:
+@pytest.fixture(scope="session")
+def sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelTrio]:
+    trio = SentinelTrio(tmp_path_factory.mktemp("sentinel"))
+    try:
+        yield trio.start()
+    finally:
+        trio.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterTrio]:
+    trio = ClusterTrio(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield trio.start()
+    finally:
+        trio.stop()
+
+
+def emptied(*servers: Server) -> None:
+    for server in servers:
+        with contextlib.closing(server.client()) as client:
+            client.flushall()
+
+
+def url_of(scheme: str, request: pytest.FixtureRequest, directory: Path) -> str:
+    """An empty ledger under that scheme."""
+    if scheme == "sqlite":
+        return f"sqlite:{directory / 'ledger.db'}"
+    if scheme == "redis+sentinel":
+        trio: SentinelTrio = request.getfixturevalue("sentinel")
+        emptied(trio.primary)
+        return trio.url
+    if scheme == "redis+cluster":
+        nodes: ClusterTrio = request.getfixturevalue("cluster")
+        emptied(*nodes.nodes)
+        return nodes.url
+    if scheme in ("unix", "rediss"):
+        server: Server = request.getfixturevalue("redis")
+        emptied(server)
+        tls = f"rediss://127.0.0.1:{server.port}/0?ssl_ca_certs={server.directory / 'server.crt'}"
+        return f"unix://{server.socket}?db=0" if scheme == "unix" else tls
+    if scheme == "redis":
+        plain: Server = request.getfixturevalue("valkey")
+        emptied(plain)
+        return plain.url
     return "memory:"
-
-
-URLS: dict[str, UrlMaker] = {"sqlite": _sqlite_url, "memory": _memory_url}
 
 
 @pytest.fixture(params=list(SCHEMES))
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    house = House(request.param, URLS[request.param](request, tmp_path))
+    house = House(request.param, url_of(request.param, request, tmp_path))
     yield house
     await house.close()
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol, cast
 
 import pytest
 
-from proxy.core.model import Guard, Handle, Lookups, Now, Operation, Scope, State, Subject
+from proxy.core.model import Guard, Handle, Lookups, Now, Operation, Scope, State, Subject, replace
 from proxy.ports import Holdings, Query, Store
 from proxy.stores.paging import CursorError
 from proxy.stores.purging import SUBJECT_EXTRA_MS, ClockTrust, Reading

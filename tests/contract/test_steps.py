@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -27,6 +26,7 @@ from proxy.core.model import (
     State,
     StoredAnswer,
     Subject,
+    replace,
 )
 from proxy.core.reserve import ReserveOperation, WithdrawClaim
 from proxy.ports import Store, StoreUnavailable

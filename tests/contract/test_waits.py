@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import replace
 
 import pytest
 
-from proxy.core.model import Fence, Owner, State
+from proxy.core.model import Fence, Owner, State, replace
 from proxy.core.reserve import WithdrawClaim
 from proxy.ports import Store
 from tests.contract.conftest import House

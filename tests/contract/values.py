@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from proxy.core.keys import operation_id
 from proxy.core.messages import AttemptNote, Claim, Reserved
@@ -23,6 +23,7 @@ from proxy.core.model import (
     State,
     StoredAnswer,
     Subject,
+    replace,
 )
 from proxy.core.reserve import ReserveOperation
 from proxy.core.settle import SettleRun

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from proxy.core.model import Outcome, Scope
+from proxy.core.model import Outcome, Scope, replace
 from proxy.core.rules import (
     ErrorShape,
     EventRule,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from proxy.core.answers import Voice
@@ -50,7 +50,19 @@ from proxy.core.messages import (
     Withdraw,
     Woke,
 )
-from proxy.core.model import Fence, Handle, Now, Operation, OperationId, Owner, Scope, Seen, State, Subject
+from proxy.core.model import (
+    Fence,
+    Handle,
+    Now,
+    Operation,
+    OperationId,
+    Owner,
+    Scope,
+    Seen,
+    State,
+    Subject,
+    replace,
+)
 from proxy.core.reserve import ReserveOperation, WithdrawClaim
 from proxy.core.routes import Match
 from proxy.core.rules import Platform, Route

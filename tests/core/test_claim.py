@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -11,6 +10,7 @@ from proxy.core.claim import Understood, make_claim
 from proxy.core.fingerprint import WHOLE_BODY
 from proxy.core.http import Headers, RequestHead
 from proxy.core.messages import Claim, SeqKey
+from proxy.core.model import replace
 from proxy.core.problem import Problem
 from proxy.core.routes import RouteTable, normalise
 from proxy.core.rules import Platform, Route

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from dataclasses import replace
 
 import pytest
 
@@ -21,7 +20,7 @@ from proxy.core.http import (
     Response,
     WireResult,
 )
-from proxy.core.model import Outcome
+from proxy.core.model import Outcome, replace
 from proxy.core.rules import OutcomeRule, Platform, Route, Shape
 from tests.core.payhub import (
     CHECKOUT,

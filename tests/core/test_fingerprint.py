@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.core.bodies import Json, Number, Parsed, parse
 from proxy.core.fingerprint import WHOLE_BODY, canonical, differing, make
-from proxy.core.model import Fingerprint
+from proxy.core.model import Fingerprint, replace
 from proxy.core.rules import Route
 from tests.core.payhub import CONFIRM, CREATE, REFUNDS
 from tests.core.test_bodies import FORM_TYPE, JSON_TYPE, JSON_VALUES

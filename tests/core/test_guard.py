@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from proxy.core.guard import FIRST_START_MS, ProtocolError
@@ -38,7 +36,7 @@ from proxy.core.messages import (
     Withdrawn,
     Woke,
 )
-from proxy.core.model import EntryKind, Knowledge, Operation, Outcome, Owner, State, StoredAnswer
+from proxy.core.model import EntryKind, Knowledge, Operation, Outcome, Owner, State, StoredAnswer, replace
 from proxy.core.rules import OnFailure, Replay
 from proxy.core.tables import told
 from tests.core.payhub import injecting
@@ -85,7 +83,7 @@ CLAIM = create()
 
 def claimed(**changes: object) -> Operation:
     """The operation as a reserve leaves it."""
-    return replace(led(Book(), CLAIM), **changes)  # type: ignore[arg-type]
+    return replace(led(Book(), CLAIM), **changes)
 
 
 def doubtful() -> Operation:
@@ -94,7 +92,7 @@ def doubtful() -> Operation:
 
 
 def ended(operation: Operation, state: State, **changes: object) -> Operation:
-    return replace(operation, state=state, owner=None, **changes)  # type: ignore[arg-type]
+    return replace(operation, state=state, owner=None, **changes)
 
 
 def answer_of(
@@ -593,7 +591,7 @@ COUNTED = confirm(key=None, route=injecting(CONFIRM))
 
 
 def failed(**changes: object) -> Operation:
-    return replace(led(Book(), COUNTED), state=State.EXECUTED, owner=None, status="failed", **changes)  # type: ignore[arg-type]
+    return replace(led(Book(), COUNTED), state=State.EXECUTED, owner=None, status="failed", **changes)
 
 
 def test_guard_failure_given_to_the_caller_is_to_be_confirmed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -26,7 +25,7 @@ from proxy.core.keys import (
     shortened,
 )
 from proxy.core.messages import SeqKey
-from proxy.core.model import Key, Scope
+from proxy.core.model import Key, Scope, replace
 from proxy.core.problem import Problem
 from tests.core.payhub import SCOPE, key_rule
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -18,6 +17,7 @@ from proxy.core.model import (
     Operation,
     OperationId,
     State,
+    replace,
 )
 from proxy.core.problem import Problem, render
 from proxy.core.rules import ErrorShape

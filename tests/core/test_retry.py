@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.http import Headers
-from proxy.core.model import Key
+from proxy.core.model import Key, replace
 from proxy.core.retry import (
     RETRY_AFTER_MS_MAX,
     backoff_ms,

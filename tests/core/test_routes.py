@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.model import replace
 from proxy.core.routes import RouteTable, decoded, near_miss, normalise
 from proxy.core.rules import Route
 from tests.core.payhub import CANCEL, CONFIRM, CREATE, PAYHUB

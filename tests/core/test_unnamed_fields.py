@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from proxy.core import fingerprint
 from proxy.core.bodies import Mistake, parse
 from proxy.core.classify import Classifier
 from proxy.core.http import Answered, Response
-from proxy.core.model import Fingerprint, Outcome
+from proxy.core.model import Fingerprint, Outcome, replace
 from proxy.core.rules import ObjectRule, OutcomeRule, Shape
 from tests.core import payhub
 

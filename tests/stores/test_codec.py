@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 
 import msgspec
 import pytest
 
-from proxy.core.model import Operation, Scope, Subject
+from proxy.core.model import Operation, Scope, Subject, replace
 from proxy.stores.codec import FORMAT, RowUnreadable, pack, unpack_operation, unpack_subject
 from tests.contract.test_steps import full
 from tests.contract.values import operation

@@ -9,14 +9,13 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from proxy.clock import SystemClock
 from proxy.core.messages import Reserved
-from proxy.core.model import Operation, OperationId
+from proxy.core.model import Operation, OperationId, replace
 from proxy.ports import Query, StoreUnavailable
 from proxy.stores import sqlite_writer
 from proxy.stores.notices import Notice, NoticeKind

@@ -215,7 +215,8 @@ class EndLookup:
     def _one(self, tables: Tables, now: Now, operation: Operation, fence: Fence) -> Change | None:
         before = operation.state
         change: Change | None = None
-        if isinstance(self.result, Found):
+        is_current = fence == operation.fence or not operation.acts_on_existing
+        if isinstance(self.result, Found) and is_current:  # U8: older than the run is none of its doing
             change = absorbed(tables, now, operation, self.result.seen)
         operation = change.operation if change else operation
         if operation.state not in LOOKED_UP:

@@ -24,8 +24,11 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _UNSEEN = "?"
 
 
-def explained(settings: Settings, head: RequestHead, body: bytes) -> Told:
-    """Route, key, scope, subject, fingerprint, retry plan; `problem` where the call would be refused."""
+def explained(settings: Settings, head: RequestHead, body: bytes) -> tuple[Told, Claim | None]:
+    """Route, key, scope, subject, fingerprint, retry plan; `problem` where the call would be refused.
+
+    The claim is None where there is nothing to look up: the call is not guarded, or refused, or nobody's.
+    """
     path, query = normalise(head.target)
     method = head.method.decode("latin-1")
     told: Told = {
@@ -37,8 +40,10 @@ def explained(settings: Settings, head: RequestHead, body: bytes) -> Told:
     }
     match = RouteTable(settings.platform.routes).match(method, path)
     if match is None:
-        return told | {"route": None, "guarded": False, "retry": _unguarded_retry(settings.platform, method)}
-    return told | _guarded(settings, head, body, match, path)
+        told |= {"route": None, "guarded": False, "retry": _unguarded_retry(settings.platform, method)}
+        return told, None
+    more, claim = _guarded(settings, head, body, match, path)
+    return told | more, claim
 
 
 def _unguarded_retry(platform: Platform, method: str) -> Told:
@@ -49,7 +54,9 @@ def _unguarded_retry(platform: Platform, method: str) -> Told:
     return {"attempts": reads.attempts, "retried": retried, "attempt_timeout_ms": reads.attempt_timeout_ms}
 
 
-def _guarded(settings: Settings, head: RequestHead, body: bytes, match: Match, path: str) -> Told:
+def _guarded(
+    settings: Settings, head: RequestHead, body: bytes, match: Match, path: str
+) -> tuple[Told, Claim | None]:
     route = match.route
     merchant = _part(head, settings.merchant)
     environment = _part(head, settings.environment)
@@ -84,8 +91,10 @@ def _guarded(settings: Settings, head: RequestHead, body: bytes, match: Match, p
             "field": understood.field,
             "message": understood.message,
         }
-        return told | {"key": _key_rule(route), "problem": problem, "retry": _plan(route, Key("example"))}
-    return told | _claimed(route, understood)
+        told |= {"key": _key_rule(route), "problem": problem, "retry": _plan(route, Key("example"))}
+        return told, None
+    is_somebody_s = merchant is not None and environment is not None
+    return told | _claimed(route, understood), understood.claim if is_somebody_s else None
 
 
 def _part(head: RequestHead, part: ScopePart) -> str | None:
@@ -172,8 +181,18 @@ def lines(told: Told) -> Iterator[str]:
             yield f"twin         {told['twin']}"
         if told["operation"]:
             yield f"operation    {told['operation']}"
+        if "ledger" in told:
+            yield f"ledger       {_known(told['ledger'])}"
     yield f"fingerprint  {', '.join(told['fingerprint']) or 'no fields: the same key is the same submission'}"
     yield from _plan_lines(told["retry"])
+
+
+def _known(ledger: Told | None) -> str:
+    if ledger is None:
+        return "nothing is recorded of it yet"
+    status = f", {ledger['status']}" if ledger["status"] else ""
+    doubt = ", in doubt" if ledger["doubt"] else ""
+    return f"{ledger['state']}: {ledger['knowledge']}{status}{doubt}, attempts {ledger['attempt_count']}"
 
 
 def _key_lines(key: Told) -> Iterator[str]:

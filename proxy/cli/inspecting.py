@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from proxy.cli.output import DEFAULT_CONFIG, USAGE, AsJson, ConfigFile, Failure, print_json, settings_from
 
 if TYPE_CHECKING:
+    from proxy.config import Settings
     from proxy.core.http import RequestHead
+    from proxy.core.messages import Claim
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,19 +37,39 @@ def explain(
         str, typer.Option("-d", "--data", metavar="BODY", help="The body; @FILE reads it, @- from stdin.")
     ] = "",
     config: ConfigFile = DEFAULT_CONFIG,
+    look: Annotated[
+        bool, typer.Option("--store", help="Look into the ledger: fills {seq} in, tells what is known.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Print what the proxy would do with a call, sending nothing: route, key, scope, subject, retries."""
     from proxy.cli.explaining import explained, lines
 
     head, body = _call(method, path, header or [], data)
-    told = explained(settings_from(config), head, body)
+    settings = settings_from(config)
+    told, claim = explained(settings, head, body)
+    if look and claim is not None:
+        found = _looked_up(settings, claim)
+        told["key"]["value"] = found.pop("made_key", told["key"]["value"])
+        told |= found
     if as_json:
         print_json(told)
     else:
         for line in lines(told):
             typer.echo(line)
     return 0
+
+
+def _looked_up(settings: Settings, claim: Claim) -> dict[str, Any]:
+    """What the ledger holds of the call's operation. A SQLite file that is not there is not made."""
+    from proxy import loops
+    from proxy.cli.peeking import is_missing, peeked
+    from proxy.cli.running import told_in_one_line
+
+    if is_missing(settings):
+        return {"ledger": None}
+    with told_in_one_line():
+        return loops.run(peeked(settings, claim))
 
 
 def _call(method: str, path: str, headers: list[str], data: str) -> tuple[RequestHead, bytes]:

@@ -35,7 +35,7 @@ def run(config: ConfigFile = DEFAULT_CONFIG) -> int:
     from proxy import app
     from proxy.config import load_settings
 
-    with _told(_addresses(settings)):
+    with told_in_one_line(_addresses(settings)):
         return app.run(settings, announce=_say, read_again=lambda: load_settings(config))
 
 
@@ -94,7 +94,7 @@ def _running(work: Coroutine[object, object, Result]) -> Result:
     """Run to the end."""
     from proxy import loops
 
-    with _told():
+    with told_in_one_line():
         return loops.run(work)
 
 
@@ -106,7 +106,7 @@ def _addresses(settings: Settings) -> str:
 
 
 @contextmanager
-def _told(addresses: str = "") -> Iterator[None]:
+def told_in_one_line(addresses: str = "") -> Iterator[None]:
     """What the machine refuses (an address in use, a store) is one line and exit 1."""
     from proxy.ports import StoreUnavailable
     from proxy.stores import StoreUrlError

@@ -25,17 +25,8 @@ from proxy.config.settings import (
 )
 from proxy.core.rules import Platform
 
-SCHEMES = (
-    "sqlite",
-    "redis",
-    "rediss",
-    "unix",
-    "redis+sentinel",
-    "rediss+sentinel",
-    "redis+cluster",
-    "rediss+cluster",
-    "memory",
-)
+SCHEMES = ("sqlite", "redis", "rediss", "unix", "redis+sentinel", "redis+cluster", "memory")
+"""The stores' own, which the configuration must not import; a test compares."""
 
 
 def compile_settings(
@@ -61,8 +52,17 @@ def _check_store(config: Config, problems: Problems) -> None:
     if scheme not in SCHEMES:
         text = "expected a store's URL, such as sqlite:safepost.db or redis://host:6379/0, found another"
         problems.add("store.url", text + suggestion(scheme, SCHEMES))
+    elif scheme == "sqlite":
+        _check_sqlite(config.store.url.removeprefix("sqlite:"), problems)
     if config.store.journal is not None and scheme in ("sqlite", "memory"):
         problems.add("store.journal", "expected null: SQLite loses nothing; the journal is for Redis (D6)")
+
+
+def _check_sqlite(place: str, problems: Problems) -> None:
+    if place.startswith("//") and not place.startswith("///"):
+        problems.add("store.url", "expected sqlite:PATH, found a host name where the path begins")
+    elif not place.strip("/") or place.startswith(":memory:") or "?" in place:
+        problems.add("store.url", "expected sqlite:PATH with the path of a file, without options")
 
 
 def _check_addresses(config: Config, problems: Problems) -> None:

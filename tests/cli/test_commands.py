@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,13 @@ import pytest
 
 from proxy import presets
 from proxy.cli import main
+from proxy.cli.explaining import explained as explained_call
+from proxy.clock import SystemClock
+from proxy.config import load_settings
+from proxy.core.http import RequestHead
+from proxy.core.model import Owner
+from proxy.core.reserve import ReserveOperation
+from proxy.stores import make_store
 
 COMMANDS = (
     "run",
@@ -201,6 +209,36 @@ def test_explain_says_that_a_key_looks_sensitive(here: Path, capsys: Capture) ->
         capsys, "explain", "POST", "/v1/payments", "-d", ORDER, "-H", "Idempotency-Key: li.wei@example.com"
     )
     assert "it looks like a card number or an e-mail address (email)" in out
+
+
+def recorded(here: Path) -> None:
+    """A ledger in which ORDER-1's payment is under way."""
+
+    async def claimed() -> None:
+        settings = load_settings(here / "config.yaml", {})
+        head = RequestHead(b"POST", b"/v1/payments", ((b"Content-Type", b"application/json"),))
+        _, claim = explained_call(settings, head, ORDER.encode())
+        assert claim is not None
+        store = make_store(f"sqlite:{here}/safepost.db", clock=SystemClock(), timeout_ms=5_000)
+        await store.open()
+        await store.transact(ReserveOperation(claim, Owner("somebody"), 10_000))
+        await store.close()
+
+    asyncio.run(claimed())
+
+
+def test_explain_with_the_store_tells_what_is_recorded_and_fills_seq_in(here: Path, capsys: Capture) -> None:
+    """K3."""
+    told = explained(capsys, "POST", "/v1/payments", "-d", ORDER, "--store")
+    assert told["ledger"] is None
+    assert not (here / "safepost.db").exists()
+    recorded(here)
+    _, out, errors = run(capsys, "explain", "POST", "/v1/payments", "-d", ORDER, "--store")
+    assert errors == []
+    assert "ledger       in_flight: unknown, attempts 1" in out
+    told = explained(capsys, "POST", "/v1/payments/pay_1/confirm", "-d", "{}", "--store")
+    assert told["key"]["value"] == "payment.confirm:pay_1:1"  # type: ignore[index]  # JSON
+    assert (told["seq"], told["ledger"]) == (1, None)
 
 
 def test_presets_lists_and_prints_them(capsys: Capture) -> None:

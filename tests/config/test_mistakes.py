@@ -7,7 +7,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy import stores
 from proxy.config import ConfigError, settings_of
+from proxy.config.compile import SCHEMES
 from proxy.config.model import Config
 from tests.config.files import SECRET, SMALLEST, authorized, problems
 
@@ -63,7 +65,11 @@ routes:
         ("merchant: {}", "merchant", "a name, or {header: NAME}"),
         ("merchant: [a]", "merchant", "found a list"),
         ("store: {url: 'postgres:x'}", "store.url", "expected a store's URL"),
-        ("store: {url: 'rediss+sentinal://x'}", "store.url", 'did you mean "rediss+sentinel"?'),
+        ("store: {url: 'redis+sentinal://x'}", "store.url", 'did you mean "redis+sentinel"?'),
+        ("store: {url: 'sqlite:'}", "store.url", "the path of a file"),
+        ("store: {url: 'sqlite::memory:'}", "store.url", "the path of a file"),
+        ("store: {url: 'sqlite:a?b'}", "store.url", "without options"),
+        ("store: {url: 'sqlite://host/a'}", "store.url", "a host name"),
         ("store: {journal: j}", "store.journal", "D6"),
         ("store: {on_failure: forwards}", "store.on_failure", 'did you mean "forward"?'),
         ("store: 5", "store", "a mapping of settings, found 5"),
@@ -206,6 +212,10 @@ def test_credentials_in_another_form_are_refused(value: str) -> None:
     found = problems(authorized(value))
     assert len(found) == 1
     assert found[0].startswith("c.yaml: upstream.authorization: expected ")
+
+
+def test_schemes_of_the_stores_are_those_that_are_accepted() -> None:
+    assert set(SCHEMES) == set(stores.SCHEMES)
 
 
 SCALARS = st.one_of(

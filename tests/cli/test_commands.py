@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from proxy.cli.explaining import explained as explained_call
 from proxy.clock import SystemClock
 from proxy.config import load_settings
 from proxy.core.http import RequestHead
-from proxy.core.model import Owner
+from proxy.core.model import Fingerprint, Owner
 from proxy.core.reserve import ReserveOperation
 from proxy.stores import make_store
 
@@ -221,7 +222,8 @@ def recorded(here: Path) -> None:
         assert claim is not None
         store = make_store(f"sqlite:{here}/safepost.db", clock=SystemClock(), timeout_ms=5_000)
         await store.open()
-        await store.transact(ReserveOperation(claim, Owner("somebody"), 10_000))
+        printed = replace(claim, fingerprints=(Fingerprint("s1", "payhub@1.0.0", {}),))
+        await store.transact(ReserveOperation(printed, Owner("somebody"), 10_000))
         await store.close()
 
     asyncio.run(claimed())

@@ -17,6 +17,8 @@ TASKS: Final[dict[str, str]] = {
     "proxy/sandbox/play.py": "callers that hang up",
     "proxy/sandbox/webhooks.py": "the events' sender",
     "proxy/stores/redis_engine.py": "a write that a cancelled wait must not cut in half",
+    "proxy/stores/redis_guardian.py": "the watch over data that Redis lost (D6)",
+    "proxy/stores/redis_listener.py": "what other processes publish",
     "proxy/stores/waiters.py": "the poll for other processes' changes",
     "proxy/wire/connect.py": "address families tried side by side",
     "proxy/wire/listener.py": "each call's task, which outlives its caller (H6)",

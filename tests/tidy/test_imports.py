@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import tomllib
 from typing import Final
 
 import pytest
 
-from tests.tidy.tree import Source, package
+from tests.tidy.tree import ROOT, Source, package
 
 PURE: Final = frozenset(
     {
@@ -109,10 +112,14 @@ def test_core_imports_nothing_that_waits_or_chooses() -> None:
         for source in package()
         if _area(source.module) == "core"
         for name in sorted(source.imports())
-        if not name.startswith("proxy") and name.split(".")[0] not in PURE
+        if not name.startswith("proxy") and name.split(".")[0] not in PURE | VALUES
     ]
 
     assert wrong == []
+
+
+VALUES: Final = frozenset({"msgspec"})
+"""The one library of the core: a library of values, which waits for nothing (decision 0009)."""
 
 
 def test_core_uses_urllib_only_to_split_and_unquote() -> None:
@@ -125,6 +132,26 @@ def test_core_uses_urllib_only_to_split_and_unquote() -> None:
     ]
 
     assert wrong == []
+
+
+NAMES: Final = {
+    "PyYAML": "yaml",
+    "hiredis": "redis",
+    "prometheus-client": "prometheus_client",
+    "pydantic-core": "pydantic_core",
+}
+"""Packages whose module has another name."""
+
+
+def test_dependencies_are_what_the_product_imports() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {re.split(r"[\[<>=;! ]", line, maxsplit=1)[0] for line in project["dependencies"]}
+    modules = {NAMES.get(name, name) for name in named}
+    imported = {name.split(".")[0] for source in package() for name in source.imports()}
+    foreign = imported - set(sys.stdlib_module_names) - {"proxy", "pydantic_core"}
+
+    assert foreign - modules == set(), "imported, and not in pyproject.toml"
+    assert modules - foreign == set(), "in pyproject.toml, and never imported"
 
 
 def test_product_imports_no_test() -> None:

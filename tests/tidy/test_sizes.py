@@ -12,12 +12,13 @@ FUNCTION_LINES_MAX: Final = 70
 
 LONGER_FILES: Final[dict[str, tuple[int, str]]] = {
     "proxy/core/messages.py": (520, "one list of events, commands and facts: the product in one read"),
-    "proxy/core/guard.py": (470, "one state machine; its arms are read side by side"),
+    "proxy/core/guard.py": (500, "one state machine; its arms are read side by side"),
     "proxy/driver.py": (470, "the one place of effects, one method for each command"),
 }
 """File to (lines at most, why it is not split). A reason to talk, not a place to hide."""
 
-LONGER_TEST_FILES: Final = 700
+TEST_FILE_LINES_MAX: Final = 1_000
+"""A table of cases may be long; what is read top to bottom may not."""
 
 
 def _code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -41,7 +42,7 @@ def test_files_of_the_package_stay_within_their_length() -> None:
 
 
 def test_files_of_the_tests_stay_within_their_length() -> None:
-    assert [found for source in suite() if (found := _too_long(source, LONGER_TEST_FILES))] == []
+    assert [found for source in suite() if (found := _too_long(source, TEST_FILE_LINES_MAX))] == []
 
 
 def test_exceptions_are_still_needed_and_have_a_reason() -> None:

@@ -160,69 +160,74 @@ class ReserveOperation:
         seq: int | None,
         subject: Subject | None,
     ) -> Operation:
-        claim = self.claim
-        fence = Fence(found.fence + 1 if found else 1)
-        count = found.attempt_count + 1 if found else 1
-        attempt = Attempt(n=count, fence=fence, begun_ms=now.wall_ms, request_id=claim.request_id)
-        if found is None:
-            return Operation(
-                id=identity,
-                scope=claim.scope,
-                route=claim.route.name,
-                method=claim.method,
-                path=claim.path,
-                key=key,
-                kind=claim.route.object.kind,
-                acts_on_existing=claim.route.acts_on_existing,
-                tracked=claim.route.tracked,
-                polled=claim.route.polled_while_pending,
-                key_injected=claim.key_injected,
-                seq=seq,
-                fingerprint=claim.fingerprints[0],
-                state=State.IN_FLIGHT,
-                fence=fence,
-                owner=self.owner,
-                lease_until_ms=now.lease_ms + self.lease_ms,
-                lease_epoch=now.epoch,
-                created_ms=now.wall_ms,
-                updated_ms=now.wall_ms,
-                subject=claim.subject,
-                twin=claim.twin,
-                handles=claim.handles,
-                resource_id=claim.resource_id,
-                amount=claim.amount,
-                currency=claim.currency,
-                attempts=(attempt,),
-                attempt_count=1,
-                first_attempt_ms=now.wall_ms,
-                baseline=baseline_of(subject),
-            )
-        fresh_print = found.state is State.NOT_EXECUTED and found.released
+        """The record with this call's lease on it and its attempt in it."""
+        known = found or self._unclaimed(now, identity=identity, key=key, seq=seq)
+        if known.state is State.NOT_EXECUTED and known.released:
+            known = self._rebound(known)
+        fence, count = Fence(known.fence + 1), known.attempt_count + 1
+        attempt = Attempt(n=count, fence=fence, begun_ms=now.wall_ms, request_id=self.claim.request_id)
         return replace(
-            found,
+            known,
             state=State.IN_FLIGHT,
-            prior=found.state,
+            prior=found.state if found else None,
             fence=fence,
             owner=self.owner,
             lease_until_ms=now.lease_ms + self.lease_ms,
             lease_epoch=now.epoch,
             updated_ms=now.wall_ms,
-            fingerprint=claim.fingerprints[0] if fresh_print else found.fingerprint,
-            amount=claim.amount if fresh_print else found.amount,
-            currency=claim.currency if fresh_print else found.currency,
-            subject=claim.subject if fresh_print else found.subject,
-            twin=claim.twin if fresh_print else found.twin,
-            handles=claim.handles if fresh_print else found.handles,
-            resource_id=claim.resource_id if fresh_print else found.resource_id,
-            version=None if fresh_print else found.version,
-            newest=None if fresh_print else found.newest,
             by_hand=None,
             settled_by=None,
             settled_ms=None,
-            baseline=found.baseline if found.doubt else baseline_of(subject),
-            attempts=(*found.attempts[1 - ATTEMPTS_KEPT :], attempt),
+            baseline=known.baseline if known.doubt else baseline_of(subject),
+            attempts=(*known.attempts[1 - ATTEMPTS_KEPT :], attempt),
             attempt_count=count,
-            lookups=replace(found.lookups, misses=0),
+            lookups=replace(known.lookups, misses=0),
+        )
+
+    def _unclaimed(self, now: Now, *, identity: OperationId, key: Key, seq: int | None) -> Operation:
+        """A new submission, before its first attempt."""
+        claim, route = self.claim, self.claim.route
+        return Operation(
+            id=identity,
+            scope=claim.scope,
+            route=route.name,
+            method=claim.method,
+            path=claim.path,
+            key=key,
+            kind=route.object.kind,
+            acts_on_existing=route.acts_on_existing,
+            tracked=route.tracked,
+            polled=route.polled_while_pending,
+            key_injected=claim.key_injected,
+            seq=seq,
+            fingerprint=claim.fingerprints[0],
+            state=State.NOT_EXECUTED,
+            fence=Fence(0),
+            created_ms=now.wall_ms,
+            updated_ms=now.wall_ms,
+            subject=claim.subject,
+            twin=claim.twin,
+            handles=claim.handles,
+            resource_id=claim.resource_id,
+            amount=claim.amount,
+            currency=claim.currency,
+            first_attempt_ms=now.wall_ms,
+        )
+
+    def _rebound(self, known: Operation) -> Operation:
+        """A released key comes again, perhaps with other parameters: the record is of those now (P7)."""
+        claim = self.claim
+        return replace(
+            known,
+            fingerprint=claim.fingerprints[0],
+            amount=claim.amount,
+            currency=claim.currency,
+            subject=claim.subject,
+            twin=claim.twin,
+            handles=claim.handles,
+            resource_id=claim.resource_id,
+            version=None,
+            newest=None,
         )
 
     def hold(self, tables: Tables, now: Now, operation: Operation) -> None:

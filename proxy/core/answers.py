@@ -54,6 +54,7 @@ class Voice:
     claim: Claim
     stored_bytes_max: int
     decoders: Mapping[str, Decoder] = field(default_factory=lambda: DECODERS)
+    _judged: list[Response | bool] = field(default_factory=list)  # the last answer, and whether it may be kept
 
     # --- the platform's answers -----------------------------------------------------------------------------
 
@@ -151,10 +152,14 @@ class Voice:
         )
 
     def _may_keep(self, response: Response) -> bool:
-        plain = plain_body(response, self.decoders)
-        return may_be_stored(
-            response, plain, card_fields=self.platform.card_fields, bytes_max=self.stored_bytes_max
-        )
+        """D4, judged once for each answer of the call."""
+        if self._judged[:1] != [response]:
+            plain = plain_body(response, self.decoders)
+            keeps = may_be_stored(
+                response, plain, card_fields=self.platform.card_fields, bytes_max=self.stored_bytes_max
+            )
+            self._judged[:] = [response, keeps]
+        return self._judged[1] is True
 
     # --- answers of our own ---------------------------------------------------------------------------------
 

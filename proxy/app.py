@@ -14,7 +14,7 @@ from proxy.admin import Admin
 from proxy.clock import SystemClock
 from proxy.config import ConfigError, Settings
 from proxy.config.rules import Address
-from proxy.core.http import Response
+from proxy.core.http import Headers, Response
 from proxy.core.problem import Problem, render
 from proxy.generation import Generation
 from proxy.observe import Observer
@@ -111,8 +111,22 @@ class App:
         await self.now.calls(exchange)
 
     def _refusal(self, status: int, code: str, message: str, field: str | None) -> Response:
-        told = Problem(status=status, code=code, message=message, field=field)
-        return render(told, self.now.settings.platform.error_shape)
+        """The listener's own answers. From 500 on they are about calls whose ledger nobody read (H8)."""
+        is_ours = status >= 500
+        retry_after_ms = 1_000 if is_ours else None
+        told = Problem(
+            status=status,
+            code=code,
+            message=message,
+            field=field,
+            retryable=is_ours,
+            retry_after_ms=retry_after_ms,
+        )
+        response = render(told, self.now.settings.platform.error_shape)
+        if not is_ours:
+            return response
+        unread: Headers = ((b"Safepost-Knowledge", b"unknown"), (b"Safepost-Attempts", b"0"))
+        return replace(response, headers=(*response.headers, *unread))
 
     def _every(self, period_ms: int, step: Callable[[], Awaitable[object]]) -> None:
         """Repeat a step for the process's life; a store that is down is reported and does not end it."""

@@ -182,12 +182,14 @@ _NEVER_TRAILERS = frozenset(
 class Intake:
     """A body on its way from a connection to the one who reads it, holding no more than it must.
 
-    The connection pushes; `on_room` is called when the reader has made room again after `is_full`.
+    The connection pushes; `on_room` is called when the reader has made room again after `is_full`, `on_wait`
+    whenever the reader has to wait.
     """
 
-    __slots__ = ("_failure", "_on_room", "_waiter", "bytes_max", "is_whole", "pieces", "size")
+    __slots__ = ("_failure", "_on_room", "_waiter", "bytes_max", "is_whole", "on_wait", "pieces", "size")
 
     def __init__(self, on_room: Callable[[], None]) -> None:
+        self.on_wait: Callable[[], None] | None = None
         self.pieces: deque[bytes] = deque()
         self.size = 0
         self.bytes_max = READ_BUFFER_BYTES
@@ -222,6 +224,8 @@ class Intake:
             self._waiter.set_result(None)
 
     async def _more(self) -> None:
+        if self.on_wait is not None:
+            self.on_wait()
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter

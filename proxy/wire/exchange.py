@@ -35,7 +35,6 @@ class CallerExchange:
         "_connection",
         "_corked",
         "_corked_bytes",
-        "_expects_continue",
         "_is_chunked",
         "_is_muted",
         "_is_streaming",
@@ -55,7 +54,8 @@ class CallerExchange:
         self.intake = intake
         self.is_answered = False
         """Whether the call has begun to answer."""
-        self._expects_continue = parsed.expects_continue
+        if parsed.expects_continue:
+            intake.on_wait = self._invite_body
         self._closing = False
         self._is_streaming = False
         self._is_chunked = False
@@ -94,19 +94,16 @@ class CallerExchange:
             if self.intake.size > bytes_max:
                 raise BodyTooLarge
             return self.intake.take_whole() or b""
-        self._invite_body()
         return await self.intake.read_whole(bytes_max)
 
     def body_chunks(self) -> AsyncIterator[bytes]:
-        self._invite_body()
         return self.intake
 
     def _invite_body(self) -> None:
-        """Send the 100 that the caller waits for, unless its body is on its way already."""
-        if self._expects_continue:
-            self._expects_continue = False
-            if not self.intake.is_whole and not self.intake.size and not self.is_answered:
-                self._connection.write(CONTINUE)
+        """Send the 100 that the caller waits for, once somebody waits for a body that is not on its way."""
+        self.intake.on_wait = None
+        if not self.intake.size and not self.is_answered and self.is_owed:
+            self._connection.write(CONTINUE)
 
     async def reply(self, response: Response) -> bool:
         closing = self._connection.closes_after_answer

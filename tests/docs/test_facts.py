@@ -61,6 +61,8 @@ def test_state_table_in_the_docs_is_the_one_in_the_core() -> None:
     current = page(diagram.PAGE)
 
     assert current.text == diagram.drawn(current), "run: python -m tests.docs.diagram"
+    assert diagram.PICTURE.read_text() == diagram.picture(), "run: python -m tests.docs.diagram"
+    assert diagram.main_road().keys() == diagram.PLACES.keys()
 
 
 def test_picture_leaves_no_state_and_no_move_out() -> None:

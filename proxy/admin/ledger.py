@@ -23,7 +23,7 @@ class Ledger:
 
     def __init__(self, house: House) -> None:
         self._house = house
-        self._waiters = 0
+        self.waiting = 0
         self.is_closing = False
 
     def routes(self) -> list[web.RouteDef]:
@@ -105,11 +105,11 @@ class Ledger:
 
     async def _settled(self, operation: Operation, *, wait_ms: int) -> Operation:
         """Wait until it settles or the time is up; the record as it is then."""
-        if self._waiters >= WAITERS_MAX:
+        if self.waiting >= WAITERS_MAX:
             raise Refused(503, "busy", "too many callers wait; ask again without wait", retry_after_ms=1_000)
         clock, store = self._house.clock, self._house.store
         until_ms = clock.monotonic_ms() + wait_ms
-        self._waiters += 1
+        self.waiting += 1
         try:
             while not is_settled(operation) and not self.is_closing:
                 left_ms = until_ms - clock.monotonic_ms()
@@ -122,7 +122,7 @@ class Ledger:
                     await self._house.observer.announcements.changed(timeout_s=span_ms / 1000)
                 operation = await store.load(operation.id) or operation
         finally:
-            self._waiters -= 1
+            self.waiting -= 1
         return operation
 
     def _view(self, operation: Operation) -> View:

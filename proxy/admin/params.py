@@ -14,7 +14,7 @@ from proxy.core.cards import holds_card_number
 from proxy.core.model import Knowledge
 from proxy.ports import Query
 
-LIMIT_MAX = 500
+LIMIT_MAX = 1_000
 WAIT_MS_MAX = 60_000
 BY_MAX = 100
 NOTE_MAX = 2_000

@@ -52,6 +52,11 @@ class Admin:
         self.url = ""
         self.events_url: str | None = None
 
+    @property
+    def waiting(self) -> int:
+        """How many long polls stand open."""
+        return self._ledger.waiting
+
     async def start(self) -> None:
         """Raises: OSError for an address that can't be had."""
         parts = (Health(self._house, self._gate), self._ledger, Inbound(self._house), Outbound(self._house))

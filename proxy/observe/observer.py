@@ -35,8 +35,8 @@ from proxy.observe.counts import Counts
 from proxy.observe.exposition import Snapshot, Trace, page
 from proxy.observe.gauges import Drives, Gauges, Resolves
 from proxy.observe.lines import LineWriter
-from proxy.observe.logs import Level, Log, Value, cut, is_terminal, masked
-from proxy.observe.told import announced, of_operation, of_run
+from proxy.observe.logs import AttemptLine, CallLine, Level, Log, Value, cut, is_terminal, masked
+from proxy.observe.told import announced, of_operation, of_run, trace_of
 from proxy.observe.version import VERSION
 from proxy.ports import Clock, Holdings, StoreReport
 from proxy.run import Run
@@ -83,14 +83,13 @@ class Observer:
         self._share = share
         self._writer = LineWriter(log_fd)
         is_text = settings.log_format is LogFormat.TEXT
-        fixed: dict[str, Value] = {"worker": share.worker} if share else {}
         self.log = Log(
             self._writer,
             clock,
             level=_LEVELS[settings.log_level],
             is_text=is_text,
             is_coloured=is_text and is_terminal(log_fd),
-            fixed=fixed,
+            worker=share.worker if share else None,
         )
         book: Book = SharedBook(share.folder, worker=share.worker) if share else LocalBook()
         self.counts = Counts(book, settings.platform)
@@ -172,25 +171,22 @@ class Observer:
         level = Level.WARNING if knowledge == "unknown" or fact.status >= 500 else Level.INFO
         if level < self.log.level:
             return
-        self.log.line(
-            level,
-            "call",
-            {
-                "request_id": masked(fact.request_id),
-                "trace_id": fact.trace_id,
-                "operation": fact.operation,
-                "route": fact.route,
-                "method": cut(fact.method),
-                "key": masked(fact.key) if fact.key else None,
-                "status": fact.status,
-                "knowledge": knowledge,
-                "code": fact.code,
-                "attempts": fact.attempts,
-                "replayed": fact.replayed or None,
-                "duration_ms": fact.duration_us / 1000,
-                "overhead_ms": fact.overhead_us / 1000,
-            },
+        record = CallLine(
+            request_id=masked(fact.request_id),
+            trace_id=fact.trace_id,
+            operation=fact.operation,
+            route=fact.route,
+            key=masked(fact.key) if fact.key else None,
+            status=fact.status,
+            method=cut(fact.method),
+            knowledge=knowledge,
+            code=fact.code,
+            attempts=fact.attempts,
+            replayed=fact.replayed,
+            duration_ms=fact.duration_us / 1000,
+            overhead_ms=fact.overhead_us / 1000,
         )
+        self.log.record(level, "call", record)
 
     def _attempt_finished(self, fact: AttemptFinished, run: Run | None) -> None:
         self._last_status = (fact.operation, fact.status)
@@ -201,21 +197,20 @@ class Observer:
         level = Level.WARNING if fact.outcome in _LOUD else Level.INFO
         if level < self.log.level:
             return
-        self.log.line(
-            level,
-            "attempt",
-            {
-                **of_run(run),
-                "operation": fact.operation,
-                "route": fact.route,
-                "key": masked(fact.key) if fact.key else None,
-                "attempt": fact.n,
-                "outcome": fact.outcome.value,
-                "reason": fact.reason,
-                "status": fact.status,
-                "duration_ms": None if duration_us is None else duration_us / 1000,
-            },
+        record = AttemptLine(
+            operation=fact.operation,
+            route=fact.route,
+            key=masked(fact.key) if fact.key else None,
+            status=fact.status,
+            attempt=fact.n,
+            outcome=fact.outcome.value,
+            reason=fact.reason,
+            duration_ms=None if duration_us is None else duration_us / 1000,
         )
+        if run is not None:
+            record.request_id = masked(run.request_id)
+            record.trace_id = trace_of(run.request.headers)
+        self.log.record(level, "attempt", record)
 
     def _retry_planned(self, fact: RetryPlanned, run: Run | None) -> None:
         operation, status = self._last_status  # of the attempt that ended in the same step

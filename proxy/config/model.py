@@ -21,6 +21,7 @@ from proxy.config.sections import (
     Listener,
     Log,
     LookupSchedule,
+    OneOrList,
     ScopeSource,
     SecretOrNone,
     Section,
@@ -174,7 +175,7 @@ class Config(Section):
         default="guard",
         description="observe forwards everything untouched and reports what the guard would have done.",
     )
-    listen: Annotated[tuple[Listener, ...], BeforeValidator(as_list)] = setting(
+    listen: Annotated[tuple[Listener, ...], BeforeValidator(as_list), OneOrList()] = setting(
         default="127.0.0.1:8080", description="Where merchant services call: one address, or a list."
     )
     admin: Annotated[Address, AddressKind()] = setting(

@@ -96,6 +96,14 @@ def as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
+class OneOrList:
+    """For the JSON Schema: one item stands for a list of one."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Schema:
+        array = handler(schema)
+        return {"anyOf": [array["items"], array]}
+
+
 class ScopeSource(Section):
     """A fixed name, or the header that carries it."""
 
@@ -185,7 +193,11 @@ class Upstream(Section):
 
 class Store(Section):
     url: Annotated[str, Text(what="a store's URL, such as sqlite:safepost.db or redis://host:6379/0")] = (
-        Field(default="sqlite:safepost.db", description="The ledger. SQLite guards one host, Redis several.")
+        setting(
+            default="sqlite:safepost.db",
+            repr=False,  # it may hold a password
+            description="The ledger. SQLite guards one host, Redis several.",
+        )
     )
     on_failure: Annotated[OnFailure, Choice(of=OnFailure)] = setting(
         default="reject",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proxy.config.model import Mode
 from proxy.config.rules import Address, Rate, Secret, Url
@@ -54,7 +54,9 @@ class UpstreamSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    url: str
+    """The ledger's place and limits. `url` may hold a password, and is left out of any repr."""
+
+    url: str = field(repr=False)
     on_failure: OnFailure
     timeout_ms: int
     lease_ms: int

@@ -71,6 +71,12 @@ def test_no_command_shows_help_with_every_command(capsys: Capture) -> None:
     assert all(f"  {command} " in out for command in COMMANDS)
 
 
+def test_version_is_one_line(capsys: Capture) -> None:
+    code, out, errors = run(capsys, "--version")
+    assert (code, errors) == (0, [])
+    assert out.startswith("safepost ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -257,3 +263,4 @@ def test_schema_describes_every_key_and_accepts_the_root_configuration(capsys: C
     assert schema["title"] == "Safepost's configuration"
     assert schema["required"] == ["platform", "upstream"]
     assert all("description" in field for field in schema["properties"].values())
+    assert {kind["type"] for kind in schema["properties"]["listen"]["anyOf"] if "type" in kind} == {"array"}

@@ -97,12 +97,14 @@ def test_numbers_and_flags_from_the_environment_are_read_as_such() -> None:
 
 
 def test_secret_is_never_in_a_repr() -> None:
-    found = settings(f"admin_token: {SECRET}\nstore: {{secret: {SECRET}}}\nevents: {{secret: {SECRET}}}")
+    url = f"redis://u:{SECRET}@h:6379/0"
+    store = f"{{secret: {SECRET}, url: '{url}', journal: j}}"
+    found = settings(f"admin_token: {SECRET}\nstore: {store}\nevents: {{secret: {SECRET}}}")
     assert SECRET not in repr(found)
     assert found.admin_token == Secret(SECRET)
-    assert SECRET not in repr(
-        Config.model_validate({"platform": "p", "upstream": {"url": "http://h"}, "admin_token": SECRET})
-    )
+    assert found.store.url == url
+    value = {"platform": "p", "upstream": {"url": "http://h"}, "store": {"url": url, "secret": SECRET}}
+    assert SECRET not in repr(Config.model_validate(value))
 
 
 def test_bare_key_is_sent_as_bearer_and_a_whole_value_as_it_is() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.wire.answers import AnswerReader, AnswerTooLarge, BadAnswer
@@ -156,6 +156,7 @@ def test_endless_head_is_cut_off(end: bytes) -> None:
         read(b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + end)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=60), st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n"]))
 def test_noise_never_crashes_the_reader(noise: bytes, start: bytes) -> None:
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.ports import BodyTooLarge, CallerGone
@@ -94,7 +94,7 @@ def test_odd_chunked_framing_is_refused_at_every_cut(wire: bytes) -> None:
             fed(ChunkedDecoder(), *(wire[at : at + step] for at in range(0, len(wire), step)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.data())
 def test_any_body_survives_any_chunking_and_any_cut(pieces: list[bytes], data: st.DataObject) -> None:
     wire = chunked(pieces) + b"GET"
@@ -104,6 +104,7 @@ def test_any_body_survives_any_chunking_and_any_cut(pieces: list[bytes], data: s
     assert fed(decoder, *parts) == (b"".join(pieces), b"GET")
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=80))
 def test_noise_is_refused_or_waited_on_and_never_crashes(noise: bytes) -> None:
     decoder = ChunkedDecoder()

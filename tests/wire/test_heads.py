@@ -8,7 +8,7 @@ import re
 import h11
 import httptools
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from proxy.wire.fields import is_token
@@ -398,7 +398,7 @@ SEEDS = [
 ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mangled_heads() | st.binary(max_size=60).map(lambda noise: noise + b"\r\n\r\n"))
 @example(b"GET / HTTP/1.1\r\nHost: a\r\nbad(name: v\r\n\r\n")
 @example(b"GET / HTTP/1.1\r\nHost: a\r\nX: a\nY: b\r\n\r\n")
@@ -409,7 +409,7 @@ def test_scanner_takes_nothing_that_the_grammar_refuses(raw: bytes) -> None:
         assert is_token(parsed.head.method)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mangled_heads())
 def test_scanner_reads_what_other_parsers_read(raw: bytes) -> None:
     """Two well-kept parsers agree with ours on every head that ours takes."""

@@ -19,6 +19,7 @@ from proxy.ports import Query
 from proxy.sandbox import Sandbox
 from proxy.sandbox import Settings as SandboxSettings
 from tests.e2e.callers import Told, call
+from tests.e2e.processes import Process
 from tests.wire.peers import RawPlatform, Script
 
 PATIENCE_S = 10.0
@@ -165,6 +166,22 @@ class Stage:
             app = await App.start(settings)
         self._stack.push_async_callback(app.stop)
         return Proxy(app)
+
+    async def process(
+        self,
+        url: str,
+        *,
+        name: str = "config",
+        environ: Mapping[str, str] | None = None,
+        before: tuple[str, ...] = (),
+        **overrides: Any,
+    ) -> Process:
+        """The product as a process of its own; a second one with another `name` shares the store."""
+        config = self.folder / f"{name}.yaml"
+        config.write_text(self.text(url, **overrides), encoding="utf-8")
+        started = await Process.start(config, environ=environ, before=before)
+        self._stack.push_async_callback(started.kill)
+        return started
 
 
 async def until(holds: Callable[[], bool | Awaitable[bool]], *, within_s: float = PATIENCE_S) -> None:

@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +27,7 @@ from proxy.cli.output import (
 )
 
 TIMEOUT_S = 10
+PAGE = 200  # operations asked for at once when a range is exported
 
 AdminUrl = Annotated[
     str | None,
@@ -113,17 +114,52 @@ def operations(
 
 
 def operation(
-    operation_id: Annotated[str, typer.Argument(metavar="ID", help="The operation's id.")],
+    operation_id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The operation's id; none to export a range.")
+    ] = None,
+    export: Annotated[
+        bool,
+        typer.Option("--export", help="Write the whole story as JSON, to hand on; a range as JSON lines."),
+    ] = False,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="With --export: a range's begin.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="With --export: a range's end.")] = None,
     config: ConfigFile = DEFAULT_CONFIG,
     admin: AdminUrl = None,
     token: AdminToken = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show one operation with the timeline of its attempts."""
-    told = _listener(config, admin, token).ask("GET", f"/operations/{quote(operation_id, safe='')}")
-    if as_json:
-        print_json(told)
+    """Show one operation with the timeline of its attempts, or export one or a range (O5)."""
+    is_range = since is not None or until is not None
+    if (operation_id is None) is not is_range or (is_range and not export):
+        raise Failure("safepost: operation: expected an ID, or --export with --since or --until", code=USAGE)
+    listener = _listener(config, admin, token)
+    if operation_id is None:
+        for story in _stories(listener, since=since, until=until):
+            typer.echo(json.dumps(story, ensure_ascii=False))
         return 0
+    told = listener.ask("GET", f"/operations/{quote(operation_id, safe='')}")
+    if as_json or export:
+        print_json(told)
+    else:
+        _print_story(told)
+    return 0
+
+
+def _stories(listener: AdminListener, *, since: str | None, until: str | None) -> Iterator[dict[str, Any]]:
+    """The whole story of each operation of a range, oldest first."""
+    cursor: str | None = None
+    while True:
+        asked = {"since": since, "until": until, "order": "oldest", "limit": str(PAGE), "cursor": cursor}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        page = listener.ask("GET", f"/operations?{query}")
+        for each in page.get("operations", []):
+            yield listener.ask("GET", f"/operations/{quote(str(each.get('id')), safe='')}")
+        cursor = page.get("cursor")
+        if cursor is None:
+            return
+
+
+def _print_story(told: Mapping[str, Any]) -> None:
     for name, value in told.items():
         if not isinstance(value, list | dict) and value is not None:
             typer.echo(f"{name:<18} {value}")
@@ -133,7 +169,6 @@ def operation(
             typer.echo(f"\n{name.replace('_', ' ')}")
             columns = list(dict.fromkeys(column for row in rows for column in row))
             print_table(columns, [[_cell(row.get(column)) for column in columns] for row in rows])
-    return 0
 
 
 def resolve(

@@ -141,6 +141,38 @@ def test_operation_shows_its_attempts_as_a_timeline(
     assert "history" not in out
 
 
+def test_export_is_the_whole_story_as_json(admin: str, listener: type[Listener], capsys: Capture) -> None:
+    """O5."""
+    listener.answer = 200, json.dumps(OPERATION).encode()
+    code, out, _ = run(capsys, "operation", "op_1", "--export", "--admin", admin)
+    assert (code, json.loads(out)) == (0, OPERATION)
+
+
+def test_export_of_a_range_is_one_line_for_each_story(
+    admin: str, listener: type[Listener], capsys: Capture
+) -> None:
+    listener.answer = 200, json.dumps({**OPERATION, "operations": [OPERATION], "cursor": None}).encode()
+    code, out, _ = run(capsys, "operation", "--export", "--since", "2026-11-29T00:00:00Z", "--admin", admin)
+    assert code == 0
+    assert [path for _, path, _, _ in listener.asked] == [
+        "/operations?since=2026-11-29T00%3A00%3A00Z&order=oldest&limit=200",
+        "/operations/op_1",
+    ]
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["op_1"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--export"], ["op_1", "--since", "x"], ["--since", "x"], ["op_1", "--export", "--until", "x"]],
+)
+def test_operation_without_an_id_or_a_range_to_export_is_refused(
+    arguments: list[str], admin: str, capsys: Capture
+) -> None:
+    code, _, errors = run(capsys, "operation", *arguments, "--admin", admin)
+    assert code == 2
+    assert errors == ["safepost: operation: expected an ID, or --export with --since or --until"]
+
+
 def test_resolve_posts_status_name_and_note(admin: str, listener: type[Listener], capsys: Capture) -> None:
     listener.answer = 200, b"{}"
     code, out, _ = run(

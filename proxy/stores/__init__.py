@@ -8,6 +8,8 @@ from typing import Protocol
 from proxy.ports import Clock, Store
 from proxy.stores.memory import MemoryStore
 from proxy.stores.notices import Notice, NoticeKind, Notify, unheard
+from proxy.stores.redis import RedisStore
+from proxy.stores.redis_link import RedisUrlError
 from proxy.stores.sqlite import SqliteStore
 
 __all__ = ["SCHEMES", "Notice", "NoticeKind", "Notify", "StoreUrlError", "make_store", "sqlite_path"]
@@ -45,12 +47,24 @@ def _sqlite(url: str, *, clock: Clock, timeout_ms: int, secret: bytes | None, no
     return SqliteStore(sqlite_path(url), clock=clock, timeout_ms=timeout_ms, configured=secret, notify=notify)
 
 
+def _redis(url: str, *, clock: Clock, timeout_ms: int, secret: bytes | None, notify: Notify) -> Store:
+    try:
+        return RedisStore(url, clock=clock, timeout_ms=timeout_ms, configured=secret, notify=notify)
+    except RedisUrlError as error:
+        raise StoreUrlError(str(error)) from error
+
+
 def _memory(url: str, *, clock: Clock, timeout_ms: int, secret: bytes | None, notify: Notify) -> Store:
     return MemoryStore(clock, secret=secret)
 
 
 SCHEMES: dict[str, Maker] = {
     "sqlite": _sqlite,
+    "redis": _redis,
+    "rediss": _redis,
+    "unix": _redis,
+    "redis+sentinel": _redis,
+    "redis+cluster": _redis,
     "memory": _memory,  # tests only: nothing outlives the process
 }
 

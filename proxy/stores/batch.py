@@ -61,7 +61,8 @@ class Outcome:
         self.changed = changed
 
 
-Done = Callable[[Sequence[Outcome]], None]
+Done = Callable[[Sequence[Outcome], bool], None]
+"""Takes outcomes, and whether the group's lane is free for the next group: true exactly once a group."""
 Changed = Callable[[OperationId, Operation | None], None]
 
 
@@ -69,7 +70,7 @@ class Engine(Protocol):
     """Applies groups, off the event loop's back."""
 
     def start(self, group: Sequence[Job], done: Done) -> None:
-        """Apply the group and call `done` in the event loop, exactly once, with each job that was begun."""
+        """Apply the group and call `done` in the event loop with each job begun, in one part or several."""
         ...
 
 
@@ -140,8 +141,8 @@ class Batcher:
                 self._engine.start(group, self._finished)
         self._rest_if_idle()
 
-    def _finished(self, outcomes: Sequence[Outcome]) -> None:
-        self._running -= 1
+    def _finished(self, outcomes: Sequence[Outcome], lane_is_free: bool) -> None:
+        self._running -= lane_is_free
         if self._changed is not None:
             for outcome in outcomes:
                 for operation, record in (outcome.changed or {}).items():

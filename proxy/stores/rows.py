@@ -23,6 +23,7 @@ class Changes:
     """The rows that a verb put and dropped. None stands for a dropped one."""
 
     operations: dict[OperationId, Operation | None] = field(default_factory=dict)
+    dropped: dict[OperationId, Operation] = field(default_factory=dict)
     subjects: dict[SubjectKey, Subject | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -52,6 +53,7 @@ class VerbTables:
 
     def drop(self, operation: Operation) -> None:
         self.changes.operations[operation.id] = None
+        self.changes.dropped[operation.id] = operation
 
     def subject(self, scope: Scope, handle: Handle) -> Subject | None:
         if (scope, handle) in self.changes.subjects:

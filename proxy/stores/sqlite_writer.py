@@ -232,7 +232,7 @@ class Writer:
         except StoreUnavailable as error:
             outcomes = self._failed(group, begun, error)
         finally:
-            self._loop.call_soon_threadsafe(done, outcomes)
+            self._loop.call_soon_threadsafe(done, outcomes, True)
         if self._rows_since_checkpoint >= CHECKPOINT_ROWS:
             self.tidy()
 

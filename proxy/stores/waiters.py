@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from proxy.core.model import Now, Operation, OperationId
 from proxy.ports import StoreUnavailable
 from proxy.stores.rows import is_over
+from proxy.stores.tasks import stop
 
 POLL_MS_FIRST = 50
 POLL_MS_MAX = 250
@@ -88,9 +89,7 @@ class WaitHub:
     async def close(self) -> None:
         """End the poll loop and whoever still waits."""
         poller, self._poller = self._poller, None
-        if poller is not None:
-            poller.cancel()
-            await asyncio.gather(poller, return_exceptions=True)
+        await stop(poller)
         for watch in tuple(self._watches.values()):
             for waiter in watch.waiters:
                 if not waiter.done():

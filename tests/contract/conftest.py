@@ -10,7 +10,7 @@ import pytest
 
 from proxy.ports import Store
 from proxy.stores import SCHEMES, make_store
-from tests.contract.values import HandClock
+from tests.contract.values import HandClock, LiveClock
 from tests.stores.redis_server import ClusterTrio, SentinelTrio, Server, certificate, redis_binary
 
 TIMEOUT_MS = 5_000
@@ -31,7 +31,8 @@ class House:
         """Another process opens the ledger."""
         if not self.is_durable and self._open:
             return self._open[0]
-        store = make_store(self.url, clock=self.clock, timeout_ms=TIMEOUT_MS, secret=secret)
+        clock = LiveClock(self.clock) if self.has_own_clock else self.clock
+        store = make_store(self.url, clock=clock, timeout_ms=TIMEOUT_MS, secret=secret)
         await store.open()
         self._open.append(store)
         return store

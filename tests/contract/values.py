@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from proxy.clock import SystemClock
 from proxy.core.keys import operation_id
 from proxy.core.messages import AttemptNote, Claim, Reserved
 from proxy.core.model import (
@@ -61,6 +62,20 @@ class HandClock:
 
     def boot_id(self) -> str:
         return self.id
+
+
+class LiveClock(SystemClock):
+    """For stores that live by their server's clock: real time inside the process, the test's boot clock."""
+
+    def __init__(self, hand: HandClock) -> None:
+        super().__init__()
+        self._hand = hand
+
+    def boot_ms(self) -> int:
+        return self._hand.boot
+
+    def boot_id(self) -> str:
+        return self._hand.id
 
 
 def operation(

@@ -31,7 +31,7 @@ class HeldEngine:
 
     def finish(self, n: int = 0, *, error: Exception | None = None) -> None:
         group, done = self.groups.pop(n)
-        done([Outcome(job, answer=(None, None), error=error) for job in group if job.is_claimed])
+        done([Outcome(job, answer=(None, None), error=error) for job in group if job.is_claimed], True)
 
 
 async def turn() -> None:

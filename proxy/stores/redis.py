@@ -1,0 +1,198 @@
+"""The store for several hosts: Redis or Valkey, one server, Sentinel or Cluster (contract D2, D5, D6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from proxy.core.model import Now, Operation, OperationId
+from proxy.core.tables import Verb
+from proxy.ports import Clock, Holdings, Page, Query, StoreReport, StoreUnavailable
+from proxy.stores import purging, secret
+from proxy.stores.batch import Batcher
+from proxy.stores.notices import Notify, unheard
+from proxy.stores.purging import ClockTrust, PurgeOperations, PurgeSubjects
+from proxy.stores.redis_engine import RedisEngine, ServerTime
+from proxy.stores.redis_find import Finder
+from proxy.stores.redis_guardian import Guardian
+from proxy.stores.redis_link import Link, Trouble
+from proxy.stores.redis_listener import Listener
+from proxy.stores.redis_rows import Names, names_of, tag_of
+from proxy.stores.redis_settings import read_settings, warnings_of
+from proxy.stores.waiters import WaitHub
+
+Answer = TypeVar("Answer")
+Result = TypeVar("Result")
+
+LANES = 4  # groups on their way at once: a round trip of one doesn't hold up the next
+
+
+class RedisStore:
+    """`ports.Store` over Redis. Opened in the process and event loop that use it.
+
+    Args: timeout_ms: per verb, reconnecting included.
+        configured: the fingerprint secret of the configuration; None: one is made once and kept in the store.
+        notify: hears when the store lost data, goes away or comes back.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        timeout_ms: int,
+        configured: bytes | None = None,
+        notify: Notify = unheard,
+    ) -> None:
+        self._link = Link(url, timeout_ms=timeout_ms)
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._configured = configured
+        self._time = ServerTime(clock)
+        self._engine = RedisEngine(self._link, self._time)
+        self._finder = Finder(self._link)
+        self._hub = WaitHub(self._load_many, self.now, watched=self._watched)
+        self._listener = Listener(self._link, self._hub.poke)
+        self._batcher: Batcher | None = None
+        self._guardian = Guardian(
+            self._link, self._time, forget=self._forget, refill=self._refill, notify=notify
+        )
+        self._warnings: tuple[str, ...] = ()
+        self.trust = ClockTrust()
+
+    async def open(self) -> StoreReport:
+        where = self._link.where
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                settings = await read_settings(self._link)
+                await self._guardian.begin(has_secret=self._configured is not None)
+        except (Trouble, TimeoutError) as error:
+            await self._link.close()
+            why = str(error) or f"no answer within {self._timeout_ms} ms"
+            raise StoreUnavailable(
+                f"{where}: opening the ledger: {why}. No call was sent without a record. Check store.url and "
+                "that the server runs."
+            ) from error
+        self._warnings = warnings_of(settings, where)
+        self._batcher = Batcher(
+            self._engine, timeout_ms=self._timeout_ms, name=where, lanes=LANES, changed=self._changed
+        )
+        await self._refill()
+        self._guardian.watch()
+        version = f"{settings.name} {settings.version or 'of unknown version'}"
+        return StoreReport("redis", f"{where} ({version}): guards every host that uses it", self._warnings)
+
+    async def close(self) -> None:
+        if self._batcher is None:
+            return
+        batcher, self._batcher = self._batcher, None
+        await self._guardian.close()
+        await batcher.close()
+        await self._engine.close()
+        await self._hub.close()
+        await self._listener.close()
+        await self._link.close()
+
+    async def transact(self, verb: Verb[Answer]) -> Answer:
+        if self._batcher is None:
+            raise StoreUnavailable(f"{self._link.where}: the ledger is not open; nothing was written")
+        return await self._batcher.run(verb)
+
+    async def load(self, operation: OperationId) -> Operation | None:
+        return await self._read(self._finder.load(operation), "load")
+
+    async def find(self, query: Query) -> Page:
+        return await self._read(self._finder.find(query, self.now()), "find")
+
+    async def wait(self, operation: Operation, *, timeout_ms: int) -> Operation | None:
+        return await self._hub.wait(operation, timeout_ms=timeout_ms)
+
+    async def holdings(self) -> tuple[Holdings, ...]:
+        return await self._read(self._finder.holdings(self.now()), "holdings")
+
+    async def purge(self, *, record_ms: dict[str, int]) -> int:
+        """The server's clock is the wall clock here, and it has to agree with this machine's boot clock."""
+        now = self.now()
+        reading = Now(lease_ms=self._clock.boot_ms(), epoch=self._clock.boot_id(), wall_ms=now.wall_ms)
+        if not self.trust.read(reading):
+            return 0
+        dropped = 0
+        before_ms = purging.subjects_before_ms(now, record_ms)
+        for names in await self._read(self._finder.scopes(), "purge"):
+            for route, kept_ms in record_ms.items():
+                dropped += await self._purge_route(
+                    names, route, before_ms=now.wall_ms - kept_ms, record_ms=record_ms
+                )
+            await self._purge_subjects(names, before_ms)
+            if dropped >= purging.DROPPED_MAX:
+                break
+        return dropped
+
+    async def ping(self) -> None:
+        """The store answers, takes writes, and still has its marker."""
+        await self._read(self._guardian.look(), "ping")
+
+    def secrets(self) -> tuple[secret.Secret, ...]:
+        return secret.in_order(self._configured, self._guardian.kept_secrets())
+
+    def warnings(self) -> tuple[str, ...]:
+        """Unsafe settings, and lost data, for readiness's detail (D5, D6)."""
+        return (*self._warnings, *self._guardian.warnings())
+
+    def now(self) -> Now:
+        return self._time.now()
+
+    async def _purge_route(
+        self, names: Names, route: str, *, before_ms: int, record_ms: dict[str, int]
+    ) -> int:
+        dropped, skip = 0, 0
+        while dropped < purging.DROPPED_MAX:
+            listing = self._finder.purgeable(names, route, before_ms, skip=skip, limit=purging.SLICE)
+            operations = await self._read(listing, "purge")
+            gone = 0
+            for scope, identities in purging.by_scope(operations):
+                gone += await self.transact(PurgeOperations(scope, identities, record_ms))
+            dropped += gone
+            skip += len(operations) - gone
+            if len(operations) < purging.SLICE:
+                break
+        return dropped
+
+    async def _purge_subjects(self, names: Names, before_ms: int) -> None:
+        listing = self._finder.empty_subjects(names, before_ms, limit=purging.DROPPED_MAX // 10)
+        for scope, subjects in purging.subjects_by_scope(await self._read(listing, "purge")):
+            await self.transact(PurgeSubjects(scope, subjects, before_ms))
+
+    def _forget(self) -> None:
+        self._engine.forget()
+        self._finder.forget()
+
+    async def _refill(self) -> None:
+        """Put back what the store may have lost (D6)."""
+
+    def _changed(self, operation: OperationId, record: Operation | None) -> None:
+        self._hub.changed(operation, record)
+
+    def _watched(self, operation: Operation, wanted: bool) -> None:
+        self._listener.watch(operation.id, wanted)
+
+    async def _load_many(self, operations: Sequence[Operation]) -> dict[OperationId, Operation]:
+        located = [(operation.id, names_of(tag_of(operation.scope))) for operation in operations]
+        found = await self._read(self._finder.operations(located), "wait")
+        return {operation.id: operation for operation in found}
+
+    async def _read(self, reading: Coroutine[Any, Any, Result], doing: str) -> Result:
+        """A read within the time limit."""
+        if self._batcher is None:
+            reading.close()
+            raise StoreUnavailable(f"{self._link.where}: the ledger is not open")
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                return await reading
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"{self._link.where}: {doing} got no answer within {self._timeout_ms} ms"
+            ) from error
+        except Trouble as trouble:
+            raise trouble.as_failure(f"{self._link.where}: {doing}", may_have_happened=False) from trouble

@@ -1,0 +1,390 @@
+"""Verbs over Redis: run against the rows as last seen, committed if they are still so, else run again.
+
+A verb runs here, against cached or supposedly absent rows; the script checks every row that it read and writes,
+or returns the rows as they are, all from one instant. So a fresh claim and a settle cost one round trip each,
+and a verb that on the true rows writes nothing needs no second one. Verbs of one group see each other's writes,
+as the script does; all verbs of a scope go in one command.
+
+A commit whose reply was lost is sent again: either the rows are still as expected, then it did not happen and
+does now; or one of them carries this commit's own revision, then it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets as chance
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from redis.exceptions import NoScriptError
+
+from proxy.core.model import Handle, Now, Operation, OperationId, Scope, State, Subject
+from proxy.ports import Clock, StoreUnavailable
+from proxy.stores.batch import Done, Job, Outcome
+from proxy.stores.redis_link import Link, Trouble
+from proxy.stores.redis_rows import (
+    ABSENT,
+    EPOCH,
+    SCOPES,
+    Argument,
+    Names,
+    Versioned,
+    Write,
+    ended_writes,
+    names_of,
+    operation_drops,
+    operation_in,
+    operation_writes,
+    split,
+    subject_drops,
+    subject_in,
+    subject_writes,
+    tag_of,
+)
+from proxy.stores.rows import Changes, VerbTables
+
+SCRIPT = files("proxy.stores").joinpath("commit.lua").read_text(encoding="utf-8")
+SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+ROWS_CACHED = 8_192
+STAMP_BYTES = 8  # with the count, the 16 characters that commit.lua expects
+BACKOFF_S_FIRST = 0.02
+BACKOFF_S_MAX = 0.25
+GIVE_UP_S = 0.03  # before the verb's time is up, so that its failure can say what is known
+
+
+class ServerTime:
+    """The server's clock as known here: a little behind, never ahead, so that no lease is cut short (D2)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._server_ms = 0
+        self._received_ms = 0
+
+    def sample(self, seconds: int, microseconds: int) -> None:
+        """A reply has just come that holds the server's time as it was before."""
+        self._server_ms = seconds * 1_000 + microseconds // 1_000
+        self._received_ms = self._clock.monotonic_ms()
+
+    def now(self) -> Now:
+        at_ms = self._server_ms + self._clock.monotonic_ms() - self._received_ms
+        return Now(lease_ms=at_ms, epoch=EPOCH, wall_ms=at_ms)
+
+
+class RowCache:
+    """Rows as last seen. A stale one costs a second round trip, nothing else: the script compares revisions.
+
+    Kept are the rows that a run's next verb wants; an ended operation goes, since it may hold a large answer.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Versioned] = {}
+
+    def get(self, key: str) -> Versioned | None:
+        return self._rows.get(key)
+
+    def put(self, key: str, row: Versioned) -> None:
+        self._rows.pop(key, None)
+        if row.value is not None:
+            self._rows[key] = row
+
+    def settle(self, key: str, revision: bytes) -> None:
+        """A commit of this revision is through: keep the row only if it is worth it."""
+        row = self._rows.get(key)
+        if row is None or row.revision != revision:
+            return
+        if isinstance(row.value, Operation) and row.value.state is not State.IN_FLIGHT:
+            del self._rows[key]
+        while len(self._rows) > ROWS_CACHED:
+            del self._rows[next(iter(self._rows))]
+
+    def forget(self, key: str, revision: bytes) -> None:
+        row = self._rows.get(key)
+        if row is not None and row.revision == revision:
+            del self._rows[key]
+
+    def clear(self) -> None:
+        self._rows.clear()
+
+
+@dataclass(slots=True)
+class Trip:
+    """One verb on its way to a commit."""
+
+    job: Job
+    names: Names
+    revision: bytes
+    reads: dict[str, Versioned] = field(default_factory=dict)
+    changes: Changes = field(default_factory=Changes)
+    answer: object = None
+    error: Exception | None = None
+    snapshot: dict[str, Versioned] = field(default_factory=dict)
+    may_be_written: bool = False
+    _seen: Callable[[str], Versioned | None] = field(default=lambda key: None)
+
+    def fetch_operation(self, scope: Scope, operation: OperationId) -> Operation | None:
+        value = self._read(self.names.operation(operation))
+        return value if isinstance(value, Operation) else None
+
+    def fetch_subject(self, scope: Scope, handle: Handle) -> Subject | None:
+        value = self._read(self.names.subject(handle))
+        return value if isinstance(value, Subject) else None
+
+    def _read(self, key: str) -> Operation | Subject | None:
+        row = self.reads.get(key)
+        if row is None:
+            row = self._seen(key) or Versioned(ABSENT, None)
+            self.reads[key] = row
+        return row.value
+
+    def apply(self, now: Now, seen: Callable[[str], Versioned | None]) -> None:
+        """Run the verb from its start. What it raises is an answer too, once its reads are confirmed."""
+        self._seen = seen
+        self.reads = {}
+        self.answer = self.error = None
+        tables = VerbTables(self)
+        try:
+            self.answer = self.job.verb.apply(tables, now)
+            self.changes = tables.changes
+        except Exception as error:  # noqa: BLE001  # raised again where the verb's caller awaits it
+            self.error = error
+            self.changes = Changes()
+
+    @property
+    def is_confirmed(self) -> bool:
+        """The verb wrote nothing and read only what one instant's snapshot holds."""
+        return not self.changes and self.reads.keys() <= self.snapshot.keys()
+
+    def writes(self) -> Iterator[Write]:
+        names, revision = self.names, self.revision
+        for identity, after in self.changes.operations.items():
+            read = self.reads.get(names.operation(identity))
+            before = read.value if read is not None and isinstance(read.value, Operation) else None
+            if after is not None:
+                yield from operation_writes(
+                    names, after, before=before, is_known=read is not None, revision=revision
+                )
+            else:
+                yield from operation_drops(names, self.changes.dropped[identity])
+            yield from ended_writes(identity, before, after)
+        for (_, handle), subject in self.changes.subjects.items():
+            if subject is not None:
+                yield from subject_writes(names, subject, revision=revision)
+            else:
+                yield from subject_drops(names, handle)
+
+    def written(self) -> Iterator[tuple[str, Versioned]]:
+        """The rows as they are once the commit is through."""
+        for identity, operation in self.changes.operations.items():
+            yield self.names.operation(identity), Versioned(self.revision if operation else ABSENT, operation)
+        for (_, handle), subject in self.changes.subjects.items():
+            yield self.names.subject(handle), Versioned(self.revision if subject else ABSENT, subject)
+
+    def outcome(self) -> Outcome:
+        return Outcome(self.job, answer=self.answer, error=self.error, changed=dict(self.changes.operations))
+
+    def failed(self, error: StoreUnavailable) -> Outcome:
+        return Outcome(self.job, error=error)
+
+
+def pack_steps(trips: Sequence[Trip]) -> tuple[list[str], list[bytes]]:
+    """The keys and the arguments of the script."""
+    keys: dict[str, int] = {}
+    blobs: list[bytes] = []
+
+    def number(key: str | None) -> int:
+        return 0 if key is None else keys.setdefault(key, len(keys) + 1)
+
+    def texts(arguments: tuple[Argument, ...]) -> Iterator[str | int]:
+        """Numbers as text, for Lua would round them; bytes as the place of an argument of their own."""
+        for argument in arguments:
+            if isinstance(argument, bytes):
+                blobs.append(argument)
+                yield len(blobs) + 1
+            else:
+                yield str(argument)
+
+    steps = [
+        (
+            [(number(key), row.revision.decode()) for key, row in trip.reads.items()],
+            [(command, number(key), *texts(arguments)) for command, key, arguments in trip.writes()],
+        )
+        for trip in trips
+    ]
+    return list(keys), [msgspec.msgpack.encode(steps), *blobs]
+
+
+class RedisEngine:
+    """The engine behind the batcher."""
+
+    def __init__(self, link: Link, time: ServerTime) -> None:
+        self._link = link
+        self._time = time
+        self._cache = RowCache()
+        self._scopes: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stamp = chance.token_urlsafe(STAMP_BYTES)
+        self._count = 0
+
+    def start(self, group: Sequence[Job], done: Done) -> None:
+        self._spawn(self._run([self._trip(job) for job in group if job.begin()], done))
+
+    async def close(self) -> None:
+        """Wait for what is still on its way; each has its time limit."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def forget(self) -> None:
+        """The store lost data: nothing seen of it before holds."""
+        self._cache.clear()
+        self._scopes.clear()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _trip(self, job: Job) -> Trip:
+        return Trip(job, names_of(tag_of(job.verb.scope)), self._revision())
+
+    def _revision(self) -> bytes:
+        """Unique over all processes and all time: a stamp of chance, 11 characters, and 5 that count."""
+        self._count += 1
+        if self._count >= 16**5:
+            self._stamp, self._count = chance.token_urlsafe(STAMP_BYTES), 1
+        return f"{self._stamp}{self._count:05x}".encode()
+
+    async def _run(self, trips: list[Trip], done: Done) -> None:
+        """Round after round until each verb is committed, answered or out of time."""
+        lane_is_held, backoff_s = True, BACKOFF_S_FIRST
+        now = self._time.now()
+        for trip in trips:
+            self._prepare(trip, now, self._cache.get)
+        while True:
+            outcomes, trips, trouble = await self._round(trips)
+            done(outcomes, lane_is_held)
+            lane_is_held = False
+            if not trips:
+                return
+            if trouble:
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+
+    async def _round(self, trips: list[Trip]) -> tuple[list[Outcome], list[Trip], bool]:
+        """One round trip for each scope; what ended, what has to go again, and whether after trouble."""
+        by_names: dict[Names, list[Trip]] = {}
+        for trip in trips:
+            by_names.setdefault(trip.names, []).append(trip)
+        replies = await asyncio.gather(*(self._commit(names, group) for names, group in by_names.items()))
+        outcomes: list[Outcome] = []
+        again: list[Trip] = []
+        troubled = False
+        for group, reply in zip(by_names.values(), replies, strict=True):
+            if isinstance(reply, Trouble):
+                troubled = True
+                self._after_trouble(group, reply, outcomes, again)
+            else:
+                self._after_reply(group, reply, outcomes, again)
+        now = self._time.now()
+        for trip in again:
+            self._prepare(trip, now, self._cache.get)
+        return outcomes, again, troubled
+
+    def _prepare(self, trip: Trip, now: Now, seen: Callable[[str], Versioned | None]) -> None:
+        if not trip.may_be_written:  # else the very same commit goes again, until its fate is known
+            trip.apply(now, seen)
+        for key, row in trip.written():
+            self._cache.put(key, row)
+
+    async def _commit(self, names: Names, group: Sequence[Trip]) -> list[Any] | Trouble:
+        keys, arguments = pack_steps(group)
+        try:
+            await self._know_scope(names, group[0].job.verb.scope)
+            try:
+                reply = await self._link.run("EVALSHA", SCRIPT_SHA, len(keys), *keys, *arguments)
+            except NoScriptError:
+                reply = await self._link.run("EVAL", SCRIPT, len(keys), *keys, *arguments)
+        except Trouble as trouble:
+            return trouble
+        self._time.sample(int(reply[0]), int(reply[1]))
+        results: list[Any] = reply[2]
+        return results
+
+    async def _know_scope(self, names: Names, scope: Scope) -> None:
+        """A scope is listed before its first row is written, so that no list ever misses one."""
+        if names.base not in self._scopes:
+            await self._link.run("SADD", SCOPES, tag_of(scope))
+            self._scopes.add(names.base)
+
+    def _after_reply(
+        self, group: Sequence[Trip], results: list[Any], outcomes: list[Outcome], again: list[Trip]
+    ) -> None:
+        for trip, result in zip(group, results, strict=True):
+            if result == 1:
+                for key, row in trip.written():
+                    self._cache.settle(key, row.revision)
+                outcomes.append(trip.outcome())
+                continue
+            for key, row in trip.written():
+                self._cache.forget(key, row.revision)
+            try:
+                self._take_snapshot(trip, result)
+            except StoreUnavailable as error:
+                outcomes.append(trip.failed(error))
+                continue
+            if trip.may_be_written:
+                outcomes.append(self._fate(trip))
+                continue
+            trip.apply(self._time.now(), trip.snapshot.get)
+            if trip.is_confirmed:
+                outcomes.append(trip.outcome())
+            elif self._is_out_of_time(trip):
+                text = f"{self._link.where}: others kept changing the same rows; nothing was written"
+                outcomes.append(trip.failed(StoreUnavailable(text)))
+            else:
+                trip.revision = self._revision()
+                again.append(trip)
+
+    def _take_snapshot(self, trip: Trip, stored: list[bytes | None]) -> None:
+        """The rows that the verb read, as they all were at one instant."""
+        trip.snapshot = {}
+        for key, one in zip(trip.reads, stored, strict=True):
+            is_operation = key.startswith(f"{trip.names.base}o:")
+            value = operation_in(one) if is_operation else subject_in(one)
+            trip.snapshot[key] = Versioned(split(one)[0], value)
+            self._cache.put(key, trip.snapshot[key])
+
+    def _fate(self, trip: Trip) -> Outcome:
+        """What became of a commit whose reply was lost, now that the rows are known not to be as before it."""
+        own = {key for key, row in trip.written() if row.revision == trip.revision}
+        if any(trip.snapshot[key].revision == trip.revision for key in own & trip.snapshot.keys()):
+            return trip.outcome()
+        return trip.failed(
+            StoreUnavailable(
+                f"{self._link.where}: the reply to {trip.job.verb.name} was lost and the record has changed since",
+                may_have_happened=True,
+            )
+        )
+
+    def _after_trouble(
+        self, group: Sequence[Trip], trouble: Trouble, outcomes: list[Outcome], again: list[Trip]
+    ) -> None:
+        for trip in group:
+            for key, row in trip.written():
+                self._cache.forget(key, row.revision)
+            if trouble.was_sent and trip.changes:
+                trip.may_be_written = True
+            if trouble.is_passing and not self._is_out_of_time(trip):
+                again.append(trip)
+            else:
+                outcomes.append(
+                    trip.failed(trouble.as_failure(self._link.where, may_have_happened=trip.may_be_written))
+                )
+
+    def _is_out_of_time(self, trip: Trip) -> bool:
+        if trip.job.future.done():
+            return True
+        return asyncio.get_running_loop().time() > trip.job.deadline - GIVE_UP_S

@@ -1,0 +1,133 @@
+"""Watches over what a Redis may lose: the store's marker, its secret, and the way to it (D6).
+
+The marker is written once into an empty store. One that vanished or changed means that the store lost data: it
+was restarted without its file, failed over to a replica that never had it, or was flushed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets as chance
+from collections.abc import Awaitable, Callable
+
+from proxy.stores import secret
+from proxy.stores.notices import Notice, NoticeKind, Notify
+from proxy.stores.redis_engine import ServerTime
+from proxy.stores.redis_link import Link, Trouble
+from proxy.stores.redis_rows import MARKER, PREFIX, SECRET
+from proxy.stores.tasks import stop
+
+WATCH_S = 2.0
+MARKER_BYTES = 16
+PING = f"{PREFIX}:ping"
+PING_TTL_S = 60
+
+
+class Guardian:
+    """Looks at the store now and then.
+
+    Args: forget: drops what this process remembers of the store's rows.
+        refill: puts back what the store may have lost; called after a loss and after each time away.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        time: ServerTime,
+        *,
+        forget: Callable[[], None],
+        refill: Callable[[], Awaitable[None]],
+        notify: Notify,
+    ) -> None:
+        self._link = link
+        self._time = time
+        self._forget = forget
+        self._refill = refill
+        self._notify = notify
+        self._secret: bytes | None = None
+        self._is_away = False
+        self._task: asyncio.Task[None] | None = None
+        self.marker = b""
+        self.lost_data = False
+
+    async def begin(self, *, has_secret: bool) -> None:
+        """Read the marker and the store's own secret; make them where they are missing.
+
+        Args: has_secret: the configuration has one, so that none is made.
+        Raises: Trouble.
+        """
+        await self._read_time()
+        self.marker = await self._kept(MARKER, chance.token_hex(MARKER_BYTES).encode())
+        self._secret = await self._link.run("GET", SECRET)
+        if self._secret is None and not has_secret:
+            self._secret = await self._kept(SECRET, secret.made())
+
+    def kept_secrets(self) -> tuple[bytes, ...]:
+        return (self._secret,) if self._secret is not None else ()
+
+    def warnings(self) -> tuple[str, ...]:
+        if not self.lost_data:
+            return ()
+        return (f"{self._link.where}: the store lost its data since this process started",)
+
+    def watch(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="store-guardian")
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        await stop(task)
+
+    async def look(self) -> None:
+        """Is the store there, does it take writes, and is it still the same?
+
+        Raises: Trouble.
+        """
+        await self._read_time()
+        await self._link.run("SET", PING, "1", "EX", PING_TTL_S)
+        marker = await self._link.run("GET", MARKER)
+        if marker != self.marker:
+            await self._lost(marker)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                await self.look()
+            except Trouble as trouble:
+                if not self._is_away:
+                    self._is_away = True
+                    self._tell(NoticeKind.AWAY, f"{trouble}; calls that have to be guarded are answered 503")
+                continue
+            if self._is_away:
+                self._is_away = False
+                self._tell(NoticeKind.BACK, "the store answers again")
+                await self._refill()
+
+    async def _lost(self, found: bytes | None) -> None:
+        """A new marker, never the old one again: every sidecar has to notice the loss by itself."""
+        self._forget()
+        self.lost_data = True
+        fresh = chance.token_hex(MARKER_BYTES).encode()
+        self.marker = found if found is not None else await self._kept(MARKER, fresh)
+        if self._secret is not None:  # what was fingerprinted with it has to stay comparable
+            self._secret = await self._kept(SECRET, self._secret)
+        self._tell(
+            NoticeKind.LOST_DATA,
+            "the store lost its data (its marker is gone). Payments in doubt that only it knew are forgotten; "
+            "store.journal puts back those that this sidecar saw. Compare recent payments with the platform, and "
+            "look at the server's persistence and failover",
+        )
+        await self._refill()
+
+    async def _kept(self, key: str, value: bytes) -> bytes:
+        """What is kept under the key: this value where there was none."""
+        await self._link.run("SET", key, value, "NX")
+        found: bytes | None = await self._link.run("GET", key)
+        return found if found is not None else value
+
+    async def _read_time(self) -> None:
+        seconds, microseconds = await self._link.ask("TIME")
+        self._time.sample(int(seconds), int(microseconds))
+
+    def _tell(self, kind: NoticeKind, text: str) -> None:
+        self._notify(Notice(kind, f"{self._link.where}: {text}"))

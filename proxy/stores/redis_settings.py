@@ -1,0 +1,108 @@
+"""Settings of the server that could lose claims: read at start, reported, never changed (D5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.stores.redis_link import Link, Trouble
+
+VERSION_MIN = (6, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the server says of itself; None where it keeps that to itself."""
+
+    version: str
+    name: str
+    policy: str | None
+    appendonly: str | None
+    appendfsync: str | None
+    save: str | None
+    replicas: int
+
+
+async def read_settings(link: Link) -> Settings:
+    """Raises: Trouble where the server doesn't answer at all."""
+    server = await _info(link, "server")
+    replication = await _info(link, "replication")
+    config = await _config(link)
+    return Settings(
+        version=str(server.get("redis_version", "")),
+        name="Valkey" if server.get("server_name") == "valkey" else "Redis",
+        policy=config.get("maxmemory-policy"),
+        appendonly=config.get("appendonly"),
+        appendfsync=config.get("appendfsync"),
+        save=config.get("save"),
+        replicas=int(replication.get("connected_slaves", 0)),
+    )
+
+
+async def _info(link: Link, section: str) -> Mapping[str, Any]:
+    """INFO is often forbidden where a server is managed; what it would say is then unknown."""
+    try:
+        found: Mapping[str, Any] = await link.ask("INFO", section)
+    except Trouble as trouble:
+        if trouble.is_passing:
+            raise
+        return {}
+    return found
+
+
+async def _config(link: Link) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in ("maxmemory-policy", "appendonly", "appendfsync", "save"):
+        try:
+            answer: Mapping[bytes | str, bytes | str] = await link.ask("CONFIG GET", name)
+        except Trouble as trouble:
+            if trouble.is_passing:
+                raise
+            return {}  # hidden, as by most who manage a Redis for others
+        found.update((_text(key), _text(value)) for key, value in answer.items())
+    return found
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def warnings_of(settings: Settings, where: str) -> tuple[str, ...]:
+    """What is legal but unsafe, each with its reason."""
+    return tuple(f"{where}: {text}" for text in _warnings(settings))
+
+
+def _warnings(settings: Settings) -> list[str]:
+    found: list[str] = []
+    version = tuple(int(part) for part in settings.version.split(".")[:2] if part.isdigit())
+    if version and version < VERSION_MIN:
+        found.append(f"version {settings.version} is older than 6.2, which Safepost is tested with")
+    if settings.policy is None:
+        found.append(
+            "CONFIG can't be read, so it is not known whether records may be evicted or survive a restart; "
+            "maxmemory-policy has to be noeviction, and appendonly yes"
+        )
+        return found
+    if settings.policy != "noeviction":
+        found.append(
+            f"maxmemory-policy is {settings.policy}: a full server would drop records of payments in doubt. Set "
+            "it to noeviction"
+        )
+    if settings.appendonly != "yes":
+        kept = "snapshots alone" if settings.save else "nothing"
+        found.append(
+            f"appendonly is {settings.appendonly} ({kept} on disk): a restart forgets payments in doubt. Set it "
+            "to yes, or set store.journal"
+        )
+    elif settings.appendfsync != "always":
+        found.append(
+            f"appendfsync is {settings.appendfsync}: a power cut can lose the last second of claims; always loses "
+            "none"
+        )
+    if settings.replicas:
+        found.append(
+            f"{settings.replicas} replica(s) copy asynchronously: a failover can lose the last claims. Set "
+            "?wait_replicas=1 in store.url, or store.journal"
+        )
+    return found

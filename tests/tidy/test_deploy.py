@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from aiohttp import ClientSession
 
+from proxy.app import App
 from proxy.config import Settings, load_settings, settings_of
 from proxy.config.units import duration_ms
 from proxy.core.rules import KeyMode
@@ -128,6 +130,29 @@ def test_sidecar_runs_as_the_image_s_user_without_privileges() -> None:
     assert context["readOnlyRootFilesystem"]
     assert not context["allowPrivilegeEscalation"]
     assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+async def test_probes_and_the_image_s_health_check_are_answered_without_the_token(tmp_path: Path) -> None:
+    """Neither the kubelet nor the image's own check can bring one."""
+    text = (
+        "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nadmin_token: token-of-a-test\nplatform: payhub\n"
+        f"upstream: {{url: 'http://127.0.0.1:1'}}\nstore: {{url: 'sqlite:{tmp_path}/ledger.db'}}\n"
+        "log: {level: error}\n"
+    )
+    health = re.search(r"'GET', '(/\w+)'", (ROOT / "Dockerfile").read_text())
+    assert health is not None
+    paths = {health[1], *(_sidecar()[name]["httpGet"]["path"] for name in PROBES)}
+    app = await App.start(settings_of(text, file="probes.yaml"))
+    try:
+        assert app.admin is not None
+        async with ClientSession(app.admin.url) as session:
+            answers = {path: (await session.get(path)).status for path in paths}
+            protected = (await session.get("/operations")).status
+    finally:
+        await app.stop()
+
+    assert answers == dict.fromkeys(paths, 200)
+    assert protected == 401
 
 
 # --- Compose ------------------------------------------------------------------------------------------------

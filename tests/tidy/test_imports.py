@@ -65,7 +65,7 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
 """By area of the package, the other areas that it may import. Areas that are not here join concrete classes
 and may import any; nothing but them and `cli` may import them."""
 
-JOIN: Final = frozenset({"app", "generation", "workers", "demo", "cli", "__main__"})
+JOIN: Final = frozenset({"app", "generation", "workers", "demo", "drill", "cli", "__main__"})
 """Where concrete classes meet, and what starts them."""
 
 ADAPTERS: Final = frozenset({"wire", "stores", "observe", "admin"})

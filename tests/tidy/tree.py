@@ -105,3 +105,14 @@ def called_name(call: ast.Call) -> str:
     if isinstance(node, ast.Name):
         parts.append(node.id)
     return ".".join(reversed(parts))
+
+
+def real_names(source: Source) -> dict[str, str]:
+    """What the file's imported names stand for: `chance` may be `secrets`, `sleep` `time.sleep`."""
+    found: dict[str, str] = {}
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return found

@@ -83,11 +83,6 @@ class AnswerReader:
     def trailers(self) -> Headers:
         return () if self._decoder is None else self._decoder.trailers
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether any byte of an answer has come, of an interim one too."""
-        return bool(self._buffer or self._interims_seen or self.status is not None)
-
     def feed(self, data: bytes) -> list[bytes]:
         """The body pieces in `data`.
 

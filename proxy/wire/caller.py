@@ -288,10 +288,17 @@ class CallerConnection(asyncio.Protocol):
             self._read_alarm.set_in(self._limits.idle_ms)
 
     def _next_in_buffer(self) -> None:
-        if self.is_open and self._exchange is None and not self._lingering:
+        if self._is_between_calls:
             self._advance()
-            if self.at_end and self._exchange is None:
+        if self._is_between_calls:
+            if self.at_end:
                 self.close_gently()
+            elif not self._buffer:
+                self._read_alarm.set_in(self._limits.idle_ms)
+
+    @property
+    def _is_between_calls(self) -> bool:
+        return self._exchange is None and self.is_open and not self._lingering
 
     def refuse(self, status: int, code: str, message: str, blamed: str | None = None) -> None:
         """Answer with the wire's own refusal and end the connection."""

@@ -224,6 +224,7 @@ class Link(asyncio.Protocol):
         """Wait in the pool for the next exchange, for so long."""
         self._reader = None
         self._answer = None
+        self._parts = []
         self._has_rested = True
         self._alarm.set_in(idle_ms)
 

@@ -122,7 +122,7 @@ class LinkPool:
 
     def give_back(self, link: Link) -> None:
         """Take in a connection that can carry another exchange; an old one is closed."""
-        if self._is_closed or self._is_old(link):
+        if self._is_closed or link.is_lost or self._is_old(link):
             self.discard(link)
             return
         if (turn := self._next_turn()) is not None:

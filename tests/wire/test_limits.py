@@ -37,6 +37,14 @@ async def test_idle_connection_is_closed_in_silence(bench: Bench) -> None:
     assert await caller.to_end() == b""
 
 
+async def test_empty_line_behind_a_request_stops_no_clock(bench: Bench) -> None:
+    """Old clients send one; the connection is idle all the same."""
+    caller = await bench.caller(await bench.listener(saying(), replace(LONG, idle_ms=20)))
+    await caller.send(GET + b"\r\n")
+    assert (await caller.answer()).status == 200
+    assert await caller.to_end() == b""
+
+
 async def test_head_that_takes_too_long_gets_408(bench: Bench) -> None:
     caller = await bench.caller(await bench.listener(saying(), replace(LONG, head_ms=20)))
     await caller.send(GET[:20])

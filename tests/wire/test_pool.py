@@ -11,7 +11,7 @@ from proxy.wire.pool import PoolLimits
 from proxy.wire.upstream import HttpUpstream
 
 from .conftest import Bench
-from .peers import Hang, Hold, RawPlatform, Script, Send, answer, turned
+from .peers import HalfClose, Hang, Hold, RawPlatform, Script, Send, answer, turned
 
 GET = WireRequest(b"GET", b"/", (), b"")
 
@@ -96,6 +96,23 @@ async def test_slot_handed_to_a_call_in_the_turn_it_is_cancelled_is_not_lost(ben
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second
+    assert isinstance(await ask(upstream), Answered)
+
+
+async def test_dead_connection_that_a_call_gave_back_leaves_its_slot(bench: Bench) -> None:
+    """Handed over, ended by the platform and given up, all in one turn of the loop."""
+    gate = asyncio.Event()
+    platform = await bench.platform(Script(Hold(gate), Send(answer(200, b"ok")), HalfClose(), Hang()))
+    upstream = bench.upstream(platform.url, pool=PoolLimits(connections_max=1))
+    first = asyncio.ensure_future(ask(upstream))
+    await platform.got(1)
+    second = asyncio.ensure_future(ask(upstream))
+    await asyncio.sleep(0)
+    gate.set()
+    await first
+    second.cancel()
+    await asyncio.wait([second])
+    await turned(lambda: upstream.pool.connections_open == 0)
     assert isinstance(await ask(upstream), Answered)
 
 

@@ -40,6 +40,9 @@ class Run:
         """The request with the key in its place: as the caller sent it, or added where missing (H1)."""
         if not self.claim.key_injected:
             return self.request
-        name = self.claim.route.key.header
-        headers: Headers = (*without(self.request.headers, name.lower()), (name, key.encode("ascii")))
+        rule = self.claim.route.key
+        value = key.encode("ascii")
+        if rule.unquote:  # the platform takes a structured-field string (RFC 8941 section 3.3.3)
+            value = b'"%b"' % value.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+        headers: Headers = (*without(self.request.headers, rule.header.lower()), (rule.header, value))
         return WireRequest(self.request.method, self.request.target, headers, self.request.body)

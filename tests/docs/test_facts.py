@@ -37,10 +37,45 @@ def _codes_of_the_core() -> set[tuple[int, str]]:
     return found
 
 
+_WIRE_CODE: Final = re.compile(r'refus(?:e|al)\((\d{3}), "(\w+)"')
+
+
+def _codes_of_the_wire() -> set[tuple[int, str]]:
+    """Those that the listener answers with before or beside a call; a head's refusals share one code."""
+    texts = [source.text for source in package() if source.module.startswith("proxy.wire")]
+    found = {(int(status), code) for text in texts for status, code in _WIRE_CODE.findall(text)}
+    return {pair for pair in found if pair[1] != "invalid_request"}
+
+
 def test_readme_documents_every_error_code_and_no_other() -> None:
     told = {(int(status), code) for status, code in _CODE_ROW.findall(README.text)}
 
-    assert told == _codes_of_the_core()
+    assert _codes_of_the_wire()
+    assert told == _codes_of_the_core() | _codes_of_the_wire()
+
+
+def test_readme_names_every_status_that_a_head_is_refused_with() -> None:
+    heads = next(s for s in package() if s.name == "proxy/wire/heads.py")
+    statuses = set(re.findall(r"HeadRefused\((\d{3})", heads.text)) | {"408"}
+
+    assert [status for status in statuses if status not in README.text] == []
+
+
+def test_retryable_codes_are_told_as_such() -> None:
+    """Those that the core makes with `retryable=True` are the ones that the sentence below the table names."""
+    source = next(s for s in package() if s.name == "proxy/core/problem.py")
+    retryable = {
+        code.value
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Problem"
+        for given in [{keyword.arg: keyword.value for keyword in node.keywords}]
+        if isinstance(flag := given.get("retryable"), ast.Constant) and flag.value is True
+        for code in ast.walk(given["code"])
+        if isinstance(code, ast.Constant)
+    }
+    below = README.text.partition("| 504 | `result_unknown`")[2].partition("##")[0]
+
+    assert retryable == {code for code in re.findall(r"`(\w+)`", below) if code != "invalid_request"}
 
 
 def test_readme_documents_every_header_that_calls_carry() -> None:

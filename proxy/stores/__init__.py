@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from proxy.ports import Clock, Store
 from proxy.stores.memory import MemoryStore
@@ -19,12 +20,19 @@ class StoreUrlError(ValueError):
     """`store.url` names no store that Safepost knows. Never repeats the URL: it may hold a password (F2)."""
 
 
-class Maker(Protocol):
-    """Makes one kind of store; it is opened later, in the process that uses it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a store is made with besides its URL."""
 
-    def __call__(
-        self, url: str, *, clock: Clock, timeout_ms: int, secret: bytes | None, notify: Notify
-    ) -> Store: ...
+    clock: Clock
+    timeout_ms: int
+    secret: bytes | None
+    journal: Path | None
+    notify: Notify
+
+
+Maker = Callable[[str, Terms], Store]
+"""Makes one kind of store; it is opened later, in the process that uses it."""
 
 
 def sqlite_path(url: str) -> Path:
@@ -43,19 +51,34 @@ def sqlite_path(url: str) -> Path:
     return Path(place)
 
 
-def _sqlite(url: str, *, clock: Clock, timeout_ms: int, secret: bytes | None, notify: Notify) -> Store:
-    return SqliteStore(sqlite_path(url), clock=clock, timeout_ms=timeout_ms, configured=secret, notify=notify)
+def _sqlite(url: str, terms: Terms) -> Store:
+    if terms.journal is not None:
+        raise StoreUrlError("store.journal: for Redis alone; SQLite's own file is the journal")
+    return SqliteStore(
+        sqlite_path(url),
+        clock=terms.clock,
+        timeout_ms=terms.timeout_ms,
+        configured=terms.secret,
+        notify=terms.notify,
+    )
 
 
-def _redis(url: str, *, clock: Clock, timeout_ms: int, secret: bytes | None, notify: Notify) -> Store:
+def _redis(url: str, terms: Terms) -> Store:
     try:
-        return RedisStore(url, clock=clock, timeout_ms=timeout_ms, configured=secret, notify=notify)
+        return RedisStore(
+            url,
+            clock=terms.clock,
+            timeout_ms=terms.timeout_ms,
+            configured=terms.secret,
+            journal=terms.journal,
+            notify=terms.notify,
+        )
     except RedisUrlError as error:
         raise StoreUrlError(str(error)) from error
 
 
-def _memory(url: str, *, clock: Clock, timeout_ms: int, secret: bytes | None, notify: Notify) -> Store:
-    return MemoryStore(clock, secret=secret)
+def _memory(url: str, terms: Terms) -> Store:
+    return MemoryStore(terms.clock, secret=terms.secret)
 
 
 SCHEMES: dict[str, Maker] = {
@@ -75,11 +98,13 @@ def make_store(
     clock: Clock,
     timeout_ms: int,
     secret: bytes | None = None,
+    journal: Path | None = None,
     notify: Notify = unheard,
 ) -> Store:
     """The store that the URL names, not yet opened.
 
     Args: timeout_ms: per verb (`store.timeout`). secret: for fingerprints (`store.secret`, P1).
+        journal: for Redis, a local file of unresolved operations (`store.journal`, D6).
         notify: hears what happens to the store while it is in use.
     Raises: StoreUrlError.
     """
@@ -90,4 +115,5 @@ def make_store(
         raise StoreUrlError(
             f"store.url: expected a URL that begins with one of {known}, found {scheme[:20]!r}:"
         )
-    return maker(url, clock=clock, timeout_ms=timeout_ms, secret=secret, notify=notify)
+    terms = Terms(clock=clock, timeout_ms=timeout_ms, secret=secret, journal=journal, notify=notify)
+    return maker(url, terms)

@@ -25,12 +25,13 @@ GROUP_MAX = 512  # bounds how long the first verb of a group waits for the last
 class Job:
     """One verb on its way to the engine."""
 
-    __slots__ = ("_begun", "deadline", "future", "verb")
+    __slots__ = ("_begun", "deadline", "future", "has_left", "verb")
 
     def __init__(self, verb: Verb[Any], future: asyncio.Future[Any], deadline: float) -> None:
         self.verb = verb
         self.future = future
         self.deadline = deadline
+        self.has_left = True  # an engine that sends only later says so before it sends
         self._begun = threading.Lock()
 
     def begin(self) -> bool:
@@ -178,9 +179,9 @@ class Batcher:
             self._timer = loop.call_at(self._waiting[0].deadline, self._expire)
 
     def _too_late(self, job: Job) -> StoreUnavailable:
-        if job.begin():
+        if job.begin() or not job.has_left:
             return StoreUnavailable(
-                f"{self._name}: {job.verb.name} did not begin within {self._timeout_ms} ms and was dropped; "
+                f"{self._name}: {job.verb.name} could not begin within {self._timeout_ms} ms and was dropped; "
                 "nothing was written"
             )
         return StoreUnavailable(

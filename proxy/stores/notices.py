@@ -14,6 +14,8 @@ class NoticeKind(StrEnum):
     WAL_EMPTIED = "wal_emptied"
     LOST_DATA = "lost_data"  # Redis: the store marker vanished (D6)
     PUT_BACK = "put_back"  # the journal put lost operations back (D6)
+    JOURNAL_FAILING = "journal_failing"
+    JOURNAL_WRITTEN = "journal_written"
     AWAY = "away"
     BACK = "back"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from proxy.core.model import Now, Operation, OperationId
@@ -11,7 +12,8 @@ from proxy.core.tables import Verb
 from proxy.ports import Clock, Holdings, Page, Query, StoreReport, StoreUnavailable
 from proxy.stores import purging, secret
 from proxy.stores.batch import Batcher
-from proxy.stores.notices import Notify, unheard
+from proxy.stores.journal import Journal, PutBack
+from proxy.stores.notices import Notice, NoticeKind, Notify, unheard
 from proxy.stores.purging import ClockTrust, PurgeOperations, PurgeSubjects
 from proxy.stores.redis_engine import RedisEngine, ServerTime
 from proxy.stores.redis_find import Finder
@@ -25,6 +27,7 @@ from proxy.stores.waiters import WaitHub
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 
+REFILL_SLICE = 200
 LANES = 4  # groups on their way at once: a round trip of one doesn't hold up the next
 
 
@@ -33,6 +36,7 @@ class RedisStore:
 
     Args: timeout_ms: per verb, reconnecting included.
         configured: the fingerprint secret of the configuration; None: one is made once and kept in the store.
+        journal: a local file of unresolved operations, to put back those that the store loses (D6).
         notify: hears when the store lost data, goes away or comes back.
     """
 
@@ -43,9 +47,13 @@ class RedisStore:
         clock: Clock,
         timeout_ms: int,
         configured: bytes | None = None,
+        journal: Path | None = None,
         notify: Notify = unheard,
     ) -> None:
         self._link = Link(url, timeout_ms=timeout_ms)
+        self._journal_path = journal
+        self._journal: Journal | None = None
+        self._notify = notify
         self._clock = clock
         self._timeout_ms = timeout_ms
         self._configured = configured
@@ -78,7 +86,14 @@ class RedisStore:
         self._batcher = Batcher(
             self._engine, timeout_ms=self._timeout_ms, name=where, lanes=LANES, changed=self._changed
         )
-        await self._refill()
+        if self._journal_path is not None:
+            self._journal = Journal(self._journal_path, failed=self._journal_failed)
+            try:
+                await self._journal.open()
+            except StoreUnavailable:
+                await self.close()
+                raise
+            await self._refill()
         self._guardian.watch()
         version = f"{settings.name} {settings.version or 'of unknown version'}"
         return StoreReport("redis", f"{where} ({version}): guards every host that uses it", self._warnings)
@@ -93,6 +108,8 @@ class RedisStore:
         await self._hub.close()
         await self._listener.close()
         await self._link.close()
+        if self._journal is not None:
+            await self._journal.close()
 
     async def transact(self, verb: Verb[Answer]) -> Answer:
         if self._batcher is None:
@@ -115,6 +132,7 @@ class RedisStore:
         """The server's clock is the wall clock here, and it has to agree with this machine's boot clock."""
         now = self.now()
         reading = Now(lease_ms=self._clock.boot_ms(), epoch=self._clock.boot_id(), wall_ms=now.wall_ms)
+        await self._refill()  # before anything is forgotten: what others settled leaves the journal
         if not self.trust.read(reading):
             return 0
         dropped = 0
@@ -169,10 +187,37 @@ class RedisStore:
         self._finder.forget()
 
     async def _refill(self) -> None:
-        """Put back what the store may have lost (D6)."""
+        """Put back what the store has lost of the journal's operations; forget those that are settled (D6)."""
+        if self._journal is None or self._batcher is None:
+            return
+        lost = 0
+        held = self._journal.operations()
+        try:
+            for start in range(0, len(held), REFILL_SLICE):
+                part = held[start : start + REFILL_SLICE]
+                present = await self._load_many(part)
+                for operation in part:
+                    if operation.id in present:
+                        self._journal.note(operation.id, present[operation.id])
+                    else:
+                        lost += await self.transact(PutBack(operation))
+        except StoreUnavailable as error:
+            self._notify(Notice(NoticeKind.AWAY, f"{error}; what the journal holds is put back later"))
+        if lost:
+            text = f"{self._link.where}: {lost} unresolved operations that it had lost were put back"
+            self._notify(Notice(NoticeKind.PUT_BACK, text))
+
+    def _journal_failed(self, trouble: str | None) -> None:
+        if trouble is not None:
+            text = f"{trouble}. Payments go on; a Redis that loses its data now can't be put right from here"
+            self._notify(Notice(NoticeKind.JOURNAL_FAILING, text))
+        else:
+            self._notify(Notice(NoticeKind.JOURNAL_WRITTEN, f"{self._journal_path}: written again"))
 
     def _changed(self, operation: OperationId, record: Operation | None) -> None:
         self._hub.changed(operation, record)
+        if self._journal is not None:
+            self._journal.note(operation, record)
 
     def _watched(self, operation: Operation, wanted: bool) -> None:
         self._listener.watch(operation.id, wanted)

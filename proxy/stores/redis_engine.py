@@ -16,6 +16,7 @@ import hashlib
 import secrets as chance
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -262,51 +263,63 @@ class RedisEngine:
         lane_is_held, backoff_s = True, BACKOFF_S_FIRST
         now = self._time.now()
         for trip in trips:
-            self._prepare(trip, now, self._cache.get)
+            trip.job.has_left = False
+            self._prepare(trip, now)
         while True:
             outcomes, trips, trouble = await self._round(trips)
             done(outcomes, lane_is_held)
             lane_is_held = False
+            if trouble is not None and trips:
+                await asyncio.sleep(min(backoff_s, *(self._left_s(trip) for trip in trips)))
+                backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+                late = [trip for trip in trips if self._left_s(trip) <= 0]
+                done([self._gave_up(trip, trouble) for trip in late], False)
+                trips = [trip for trip in trips if trip not in late]
             if not trips:
                 return
-            if trouble:
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
 
-    async def _round(self, trips: list[Trip]) -> tuple[list[Outcome], list[Trip], bool]:
-        """One round trip for each scope; what ended, what has to go again, and whether after trouble."""
+    async def _round(self, trips: list[Trip]) -> tuple[list[Outcome], list[Trip], Trouble | None]:
+        """One round trip for each scope; what ended, what has to go again, and the trouble that there was."""
         by_names: dict[Names, list[Trip]] = {}
         for trip in trips:
             by_names.setdefault(trip.names, []).append(trip)
         replies = await asyncio.gather(*(self._commit(names, group) for names, group in by_names.items()))
         outcomes: list[Outcome] = []
         again: list[Trip] = []
-        troubled = False
+        found: Trouble | None = None
         for group, reply in zip(by_names.values(), replies, strict=True):
             if isinstance(reply, Trouble):
-                troubled = True
+                found = reply
                 self._after_trouble(group, reply, outcomes, again)
             else:
                 self._after_reply(group, reply, outcomes, again)
         now = self._time.now()
         for trip in again:
-            self._prepare(trip, now, self._cache.get)
-        return outcomes, again, troubled
+            self._prepare(trip, now)
+        return outcomes, again, found
 
-    def _prepare(self, trip: Trip, now: Now, seen: Callable[[str], Versioned | None]) -> None:
+    def _prepare(self, trip: Trip, now: Now) -> None:
         if not trip.may_be_written:  # else the very same commit goes again, until its fate is known
-            trip.apply(now, seen)
+            trip.apply(now, self._cache.get)
         for key, row in trip.written():
             self._cache.put(key, row)
 
-    async def _commit(self, names: Names, group: Sequence[Trip]) -> list[Any] | Trouble:
-        keys, arguments = pack_steps(group)
+    async def _commit(self, names: Names, group: list[Trip]) -> list[Any] | Trouble:
+        """The results of the group's trips. Those whose time was up before anything left are taken out of it."""
+
+        def make(command: str, script: str) -> tuple[Argument, ...]:
+            group[:] = [trip for trip in group if not trip.job.future.done() or trip.may_be_written]
+            for trip in group:
+                trip.job.has_left = True
+            keys, arguments = pack_steps(group)
+            return (command, script, len(keys), *keys, *arguments)
+
         try:
             await self._know_scope(names, group[0].job.verb.scope)
             try:
-                reply = await self._link.run("EVALSHA", SCRIPT_SHA, len(keys), *keys, *arguments)
+                reply = await self._link.commit(partial(make, "EVALSHA", SCRIPT_SHA))
             except NoScriptError:
-                reply = await self._link.run("EVAL", SCRIPT, len(keys), *keys, *arguments)
+                reply = await self._link.commit(partial(make, "EVAL", SCRIPT))
         except Trouble as trouble:
             return trouble
         self._time.sample(int(reply[0]), int(reply[1]))
@@ -341,7 +354,7 @@ class RedisEngine:
             trip.apply(self._time.now(), trip.snapshot.get)
             if trip.is_confirmed:
                 outcomes.append(trip.outcome())
-            elif self._is_out_of_time(trip):
+            elif self._left_s(trip) <= 0:
                 text = f"{self._link.where}: others kept changing the same rows; nothing was written"
                 outcomes.append(trip.failed(StoreUnavailable(text)))
             else:
@@ -372,19 +385,24 @@ class RedisEngine:
     def _after_trouble(
         self, group: Sequence[Trip], trouble: Trouble, outcomes: list[Outcome], again: list[Trip]
     ) -> None:
+        self._scopes.clear()  # the next connection may be to another server, which has not heard of them
         for trip in group:
             for key, row in trip.written():
                 self._cache.forget(key, row.revision)
             if trouble.was_sent and trip.changes:
                 trip.may_be_written = True
-            if trouble.is_passing and not self._is_out_of_time(trip):
+            elif not trip.may_be_written:
+                trip.job.has_left = False
+            if trouble.is_passing and self._left_s(trip) > 0:
                 again.append(trip)
             else:
-                outcomes.append(
-                    trip.failed(trouble.as_failure(self._link.where, may_have_happened=trip.may_be_written))
-                )
+                outcomes.append(self._gave_up(trip, trouble))
 
-    def _is_out_of_time(self, trip: Trip) -> bool:
+    def _gave_up(self, trip: Trip, trouble: Trouble) -> Outcome:
+        return trip.failed(trouble.as_failure(self._link.where, may_have_happened=trip.may_be_written))
+
+    def _left_s(self, trip: Trip) -> float:
+        """How long the verb may still take; nobody waits for one whose caller has its answer."""
         if trip.job.future.done():
-            return True
-        return asyncio.get_running_loop().time() > trip.job.deadline - GIVE_UP_S
+            return 0.0
+        return trip.job.deadline - GIVE_UP_S - asyncio.get_running_loop().time()

@@ -7,7 +7,7 @@ where it is known whether it is safe. Its failures become `Trouble`, which says 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
@@ -23,6 +23,8 @@ from proxy.stores.redis_rows import Argument
 
 CONNECT_MS_MAX = 1_000
 NO_RETRY = 0
+WAIT_OPTION = "wait_replicas"
+WAIT_SHARE = 0.5  # of the verb's time limit, for the replicas to confirm
 PORT = 6379
 SENTINEL_PORT = 26379
 
@@ -168,7 +170,14 @@ class Link:
             "client_name": "safepost",
             "decode_responses": False,
         }
+        url, replicas = without_option(url, WAIT_OPTION)
+        if replicas is not None and not replicas.isdigit():
+            raise RedisUrlError(f"store.url: {WAIT_OPTION}: expected a number of replicas")
+        self.wait_replicas = int(replicas or 0)
+        self._timeout_ms = timeout_ms
         scheme = url.partition(":")[0]
+        if self.wait_replicas and scheme == "redis+cluster":
+            raise RedisUrlError(f"store.url: {WAIT_OPTION} is not to be had with Redis Cluster")
         if scheme != "unix":
             self._settings["socket_keepalive"] = True
         self.form = {"redis+sentinel": "sentinel", "redis+cluster": "cluster"}.get(scheme, "server")
@@ -224,6 +233,34 @@ class Link:
         """
         if self._cluster is not None:
             return await self._run_in_cluster(self._cluster, command)
+        (reply,) = await self._converse(lambda: (command,))
+        return reply
+
+    async def commit(self, make: Callable[[], tuple[Argument, ...]]) -> Any:
+        """A command whose effect has to reach the replicas that were asked for, too.
+
+        Args: make: called when the connection stands: from then on the command may have been carried out.
+        Raises: Trouble, also where too few replicas confirmed in time: then it happened, and a failover may
+            undo it. redis-py's NoScriptError as it is.
+        """
+        if self._cluster is not None:
+            return await self._run_in_cluster(self._cluster, make())
+        if not self.wait_replicas:
+            (reply,) = await self._converse(lambda: (make(),))
+            return reply
+        patience_ms = int(self._timeout_ms * WAIT_SHARE)
+        wait: tuple[Argument, ...] = ("WAIT", self.wait_replicas, patience_ms)
+        reply, confirmed = await self._converse(lambda: (make(), wait))
+        if confirmed < self.wait_replicas:
+            raise Trouble(
+                f"only {confirmed} of {self.wait_replicas} replicas confirmed the write ({WAIT_OPTION})",
+                is_passing=False,
+                was_sent=True,
+            )
+        return reply
+
+    async def _converse(self, make: Callable[[], tuple[tuple[Argument, ...], ...]]) -> list[Any]:
+        """Commands one after another on one connection, in one go; their replies."""
         pool = self._redis.connection_pool
         try:
             connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # a decorator's doing
@@ -231,16 +268,17 @@ class Link:
             raise trouble_of(error, was_sent=False) from error
         is_clean = False
         try:
-            await connection.send_command(*command)
-            reply = await connection.read_response()
+            commands = make()
+            await connection.send_packed_command(connection.pack_commands(commands))
+            replies = [await connection.read_response() for _ in commands]
             is_clean = True
-            return reply
+            return replies
         except failures.NoScriptError:
-            is_clean = True
             raise
         except NETWORK as error:
             trouble = trouble_of(error, was_sent=True)
-            is_clean = isinstance(error, failures.ResponseError) and not trouble.is_passing
+            if trouble.is_passing:
+                await self.forget_connections()
             raise trouble from error
         finally:
             if not is_clean:  # a demoted primary's or a half-read connection is of no more use (O-51)
@@ -292,8 +330,7 @@ class Link:
 
     async def forget_connections(self) -> None:
         """Leave the server that turned out to be a replica, or away; the next command finds the primary."""
-        if self._cluster is None:
-            await self._redis.connection_pool.disconnect(inuse_connections=False)
+        await self._redis.connection_pool.disconnect(inuse_connections=False)
 
     def listening_client(self) -> Redis:
         """A client of one server to subscribe at; messages reach every node of a cluster."""

@@ -22,6 +22,7 @@ class Settings:
     appendfsync: str | None
     save: str | None
     replicas: int
+    waited_for: int
 
 
 async def read_settings(link: Link) -> Settings:
@@ -30,13 +31,14 @@ async def read_settings(link: Link) -> Settings:
     replication = await _info(link, "replication")
     config = await _config(link)
     return Settings(
-        version=str(server.get("redis_version", "")),
+        version=str(server.get("valkey_version") or server.get("redis_version") or ""),
         name="Valkey" if server.get("server_name") == "valkey" else "Redis",
         policy=config.get("maxmemory-policy"),
         appendonly=config.get("appendonly"),
         appendfsync=config.get("appendfsync"),
         save=config.get("save"),
         replicas=int(replication.get("connected_slaves", 0)),
+        waited_for=link.wait_replicas,
     )
 
 
@@ -100,7 +102,7 @@ def _warnings(settings: Settings) -> list[str]:
             f"appendfsync is {settings.appendfsync}: a power cut can lose the last second of claims; always loses "
             "none"
         )
-    if settings.replicas:
+    if settings.replicas and not settings.waited_for:
         found.append(
             f"{settings.replicas} replica(s) copy asynchronously: a failover can lose the last claims. Set "
             "?wait_replicas=1 in store.url, or store.journal"

@@ -113,7 +113,8 @@ class Server:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        self._end(signal.SIGTERM)
+        """At the end of a test. A server asked politely would wait for its replicas."""
+        self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
         """Connections stand and nothing answers."""

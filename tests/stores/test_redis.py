@@ -1,0 +1,424 @@
+"""Redis under trouble: replies lost, scripts flushed, servers full, demoted, frozen, restarted, emptied."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.clock import SystemClock
+from proxy.core.messages import Reserved
+from proxy.core.model import Owner, State
+from proxy.core.reserve import WithdrawClaim
+from proxy.core.settle import RecordNextAttempt
+from proxy.ports import Query, StoreUnavailable
+from proxy.stores import waiters
+from proxy.stores.notices import Notice, NoticeKind
+from proxy.stores.redis import RedisStore
+from tests.contract.values import Bump, claim, lead, reserve, settled
+from tests.core.payhub import SCOPE
+from tests.stores.forwarder import Forwarder
+from tests.stores.redis_server import Server
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    durable = ("--appendonly", "yes", "--appendfsync", "always")
+    server = Server(tmp_path / "server", *durable, "--repl-diskless-sync-delay", "0").start()
+    yield server
+    server.thaw()
+    server.stop()
+
+
+@pytest.fixture
+async def forwarder(server: Server) -> AsyncIterator[Forwarder]:
+    forwarder = await Forwarder(server.port).start()
+    yield forwarder
+    await forwarder.close()
+
+
+class Stores:
+    """Stores that are closed at the end, and what they had to tell."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self._open: list[RedisStore] = []
+
+    async def open(self, url: str, *, timeout_ms: int = 2_000, journal: Path | None = None) -> RedisStore:
+        store = RedisStore(
+            url, clock=CLOCK, timeout_ms=timeout_ms, journal=journal, notify=self.notices.append
+        )
+        await store.open()
+        self._open.append(store)
+        return store
+
+    async def close(self, store: RedisStore) -> None:
+        self._open.remove(store)
+        await store.close()
+
+    def kinds(self) -> list[NoticeKind]:
+        return [notice.kind for notice in self.notices]
+
+
+@pytest.fixture
+async def stores() -> AsyncIterator[Stores]:
+    stores = Stores()
+    yield stores
+    for store in tuple(stores._open):
+        await stores.close(store)
+
+
+def outside(server: Server, *command: str) -> object:
+    """A command by somebody else."""
+    with contextlib.closing(server.client()) as client:
+        answer: object = client.execute_command(*command)
+        return answer
+
+
+async def test_script_flush_is_not_noticed(server: Server, stores: Stores) -> None:
+    """O-50."""
+    store = await stores.open(server.url)
+    leading = await lead(store, "K-1")
+    outside(server, "SCRIPT", "FLUSH")
+    await store.transact(settled(leading, 1))
+    await lead(store, "K-2")
+
+
+async def test_reply_lost_after_the_commit_still_leads_once(
+    server: Server, forwarder: Forwarder, stores: Stores
+) -> None:
+    """The claim happened; sent again, it recognises itself."""
+    store = await stores.open(forwarder.url)
+    await lead(store, "K-0")
+    forwarder.swallow_reply = b"K-1"
+    leading = await lead(store, "K-1")
+    assert forwarder.swallowed == 1
+    assert leading.attempt_count == 1
+    assert await store.load(leading.id) == leading
+
+
+async def test_reply_lost_after_an_attempt_is_recorded_records_it_once(
+    server: Server, forwarder: Forwarder, stores: Stores
+) -> None:
+    store = await stores.open(forwarder.url)
+    leading = await lead(store, "K-1")
+    note = settled(leading, 1).ended
+    assert note is not None
+    forwarder.swallow_reply = b"K-1"
+    await store.transact(RecordNextAttempt(leading, note, 10_000))
+    found = await store.load(leading.id)
+    assert forwarder.swallowed == 1
+    assert found is not None
+    assert found.attempt_count == 2
+
+
+async def test_request_lost_before_it_arrived_is_sent_again(
+    server: Server, forwarder: Forwarder, stores: Stores
+) -> None:
+    store = await stores.open(forwarder.url)
+    await lead(store, "K-0")
+    forwarder.swallow_request = b"K-1"
+    leading = await lead(store, "K-1")
+    assert forwarder.swallowed == 1
+    assert await store.load(leading.id) == leading
+
+
+async def test_reply_lost_and_the_record_changed_since_may_have_happened(
+    server: Server, forwarder: Forwarder, stores: Stores
+) -> None:
+    """Neither yes nor no can be said: it is not said."""
+    store, other = await stores.open(forwarder.url), await stores.open(server.url)
+    row = await lead(store, "K-1")
+    forwarder.swallow_reply = b"EVALSHA"
+    bump = asyncio.ensure_future(store.transact(Bump(SCOPE, row.id)))
+    await forwarder.has_swallowed.wait()
+    forwarder.port = 1  # nobody is there until the other has written
+    await other.transact(Bump(SCOPE, row.id))
+    forwarder.port = server.port
+    (end,) = await asyncio.gather(bump, return_exceptions=True)
+    assert isinstance(end, StoreUnavailable)
+    assert end.may_have_happened
+    found = await store.load(row.id)
+    assert found is not None
+    assert found.fence == 3
+
+
+async def test_memory_full_refuses_at_once_and_recovers(server: Server, stores: Stores) -> None:
+    """O-52."""
+    store = await stores.open(server.url)
+    kept = await lead(store, "K-0")
+    outside(server, "CONFIG", "SET", "maxmemory", "1mb")
+    with pytest.raises(StoreUnavailable, match="memory is full") as raised:
+        await lead(store, "K-1")
+    assert not raised.value.may_have_happened
+    assert await store.load(kept.id) == kept
+    with pytest.raises(StoreUnavailable, match="memory is full"):
+        await store.ping()
+    outside(server, "CONFIG", "SET", "maxmemory", "0")
+    await lead(store, "K-1")
+
+
+async def test_demoted_primary_is_left_for_the_new_one(
+    tmp_path: Path, server: Server, forwarder: Forwarder, stores: Stores
+) -> None:
+    """O-51: open connections still lead to the old primary."""
+    store = await stores.open(forwarder.url, timeout_ms=3_000)
+    await lead(store, "K-0")
+    second = Server(tmp_path / "second").start()
+    try:
+        outside(server, "REPLICAOF", "127.0.0.1", str(second.port))
+        forwarder.port = second.port
+        leading = await lead(store, "K-1")
+        assert await store.load(leading.id) == leading
+    finally:
+        second.stop()
+
+
+async def test_replica_without_primary_refuses_with_nothing_written(server: Server, stores: Stores) -> None:
+    store = await stores.open(server.url, timeout_ms=300)
+    outside(server, "REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(StoreUnavailable, match="replica now") as raised:
+        await lead(store, "K-1")
+    assert not raised.value.may_have_happened
+    outside(server, "REPLICAOF", "NO", "ONE")
+    await lead(store, "K-1")
+
+
+async def test_server_away_refuses_with_nothing_written_and_comes_back(
+    server: Server, stores: Stores
+) -> None:
+    store = await stores.open(server.url, timeout_ms=300)
+    kept = await lead(store, "K-0")
+    server.kill()
+    with pytest.raises(StoreUnavailable) as raised:
+        await lead(store, "K-1")
+    assert not raised.value.may_have_happened
+    with pytest.raises(StoreUnavailable):
+        await store.load(kept.id)
+    server.start()
+    await lead(store, "K-1")
+    assert await store.load(kept.id) == kept
+
+
+async def test_server_away_for_a_moment_is_waited_for(server: Server, stores: Stores) -> None:
+    store = await stores.open(server.url, timeout_ms=5_000)
+    await lead(store, "K-0")
+    server.kill()
+    claiming = asyncio.ensure_future(lead(store, "K-1"))
+    await asyncio.to_thread(server.start)
+    assert (await claiming).state is State.IN_FLIGHT
+
+
+async def test_frozen_server_may_have_happened_and_answers_don_t_mix_up(
+    server: Server, stores: Stores
+) -> None:
+    store = await stores.open(server.url, timeout_ms=300)
+    first = await lead(store, "K-0")
+    server.freeze()
+    with pytest.raises(StoreUnavailable) as raised:
+        await lead(store, "K-1")
+    assert raised.value.may_have_happened
+    with pytest.raises(StoreUnavailable):
+        await store.load(first.id)
+    server.thaw()
+    await store.transact(WithdrawClaim(claim("K-1"), Owner("me")))
+    again = await lead(store, "K-1", owner="other")
+    assert await store.load(first.id) == first
+    assert await store.load(again.id) == again
+
+
+async def test_wait_is_woken_by_notification_without_the_poll(
+    server: Server, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiters, "POLL_MS_FIRST", 60_000)
+    here, there = await stores.open(server.url), await stores.open(server.url)
+    leading = await lead(here, "K-1", lease_ms=60_000)
+    waiting = asyncio.ensure_future(there.wait(leading, timeout_ms=60_000))
+    await asyncio.to_thread(
+        server.wait_until, lambda client: len(client.pubsub_channels("safepost:ended:*")) == 1
+    )
+    await here.transact(settled(leading, 1))
+    async with asyncio.timeout(1):
+        record = await waiting
+    assert record is not None
+    assert record.state is State.EXECUTED
+
+
+async def test_wait_outlives_a_server_that_is_away_for_a_moment(server: Server, stores: Stores) -> None:
+    here, there = await stores.open(server.url), await stores.open(server.url)
+    leading = await lead(here, "K-1", lease_ms=60_000)
+    waiting = asyncio.ensure_future(there.wait(leading, timeout_ms=20_000))
+    await asyncio.sleep(0)
+    server.kill()
+    await asyncio.to_thread(server.start)
+    await here.transact(settled(leading, 1))
+    async with asyncio.timeout(5):
+        record = await waiting
+    assert record is not None
+    assert record.state is State.EXECUTED
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("maxmemory-policy", "allkeys-lru", "maxmemory-policy is allkeys-lru"),
+        ("appendonly", "no", "appendonly is no"),
+        ("appendfsync", "everysec", "appendfsync is everysec"),
+    ],
+)
+async def test_unsafe_setting_is_reported(
+    server: Server, stores: Stores, setting: str, value: str, says: str
+) -> None:
+    """O-53."""
+    safe = RedisStore(server.url, clock=CLOCK, timeout_ms=2_000)
+    assert (await safe.open()).warnings == ()
+    await safe.close()
+    outside(server, "CONFIG", "SET", setting, value)
+    store = RedisStore(server.url, clock=CLOCK, timeout_ms=2_000)
+    report = await store.open()
+    assert [says in warning for warning in report.warnings] == [True]
+    assert store.warnings() == report.warnings
+    await store.close()
+
+
+async def test_hidden_settings_are_reported_as_unknown(tmp_path: Path, stores: Stores) -> None:
+    server = Server(tmp_path / "managed", "--rename-command", "CONFIG", "").start()
+    try:
+        store = RedisStore(server.url, clock=CLOCK, timeout_ms=2_000)
+        report = await store.open()
+        assert "CONFIG can't be read" in report.warnings[0]
+        await lead(store, "K-1")
+        await store.close()
+    finally:
+        server.stop()
+
+
+async def test_least_rights_suffice(server: Server, stores: Stores) -> None:
+    """The user that docs/operating.md tells to make."""
+    outside(
+        server,
+        *("ACL", "SETUSER", "safepost", "on", ">pass", "~safepost:*", "&safepost:*", "-@all"),
+        *(
+            "+eval",
+            "+evalsha",
+            "+get",
+            "+set",
+            "+del",
+            "+sadd",
+            "+smembers",
+            "+zadd",
+            "+zrem",
+            "+zrangebyscore",
+        ),
+        *("+zrevrangebyscore", "+zrangebylex", "+hset", "+hdel", "+hvals", "+time", "+publish", "+subscribe"),
+        *("+unsubscribe", "+ping", "+info", "+config|get", "+client|setname", "+client|setinfo", "+select"),
+    )
+    store = await stores.open(f"redis://safepost:pass@127.0.0.1:{server.port}/0")
+    leading = await lead(store, "K-1")
+    waiting = asyncio.ensure_future(store.wait(leading, timeout_ms=5_000))
+    await store.transact(settled(leading, 1))
+    await waiting
+    await store.ping()
+    assert len((await store.find(Query())).operations) == 1
+    assert await store.holdings() == ()
+
+
+@pytest.mark.parametrize("user", ["nobody:wrong@", "default:wrong@"])
+async def test_wrong_password_is_told_without_repeating_it(server: Server, user: str) -> None:
+    outside(server, "CONFIG", "SET", "requirepass", "right")
+    store = RedisStore(server.url.replace("//", f"//{user}"), clock=CLOCK, timeout_ms=1_000)
+    with pytest.raises(StoreUnavailable, match="refuses the user or password") as raised:
+        await store.open()
+    assert "wrong" not in str(raised.value)
+
+
+async def test_open_without_server_says_where_and_what_to_do(tmp_path: Path) -> None:
+    store = RedisStore("redis://u:hidden@127.0.0.1:1/0", clock=CLOCK, timeout_ms=500)
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1: opening the ledger") as raised:
+        await store.open()
+    assert "hidden" not in str(raised.value)
+    assert "Check store.url" in str(raised.value)
+
+
+async def test_emptied_store_is_noticed_by_every_sidecar(server: Server, stores: Stores) -> None:
+    """D6."""
+    here, there = await stores.open(server.url), await stores.open(server.url)
+    secrets = here.secrets()
+    await lead(here, "K-1")
+    outside(server, "FLUSHALL")
+    await here.ping()
+    await there.ping()
+    assert stores.kinds() == [NoticeKind.LOST_DATA] * 2
+    assert any("lost its data" in warning for warning in here.warnings())
+    await here.ping()
+    await there.ping()
+    assert len(stores.notices) == 2
+    third = await stores.open(server.url)
+    assert third.secrets() == secrets
+    assert third.warnings() == ()
+
+
+async def test_settle_of_a_lost_record_writes_it_anew_and_it_is_listed(
+    server: Server, stores: Stores
+) -> None:
+    store = await stores.open(server.url)
+    leading = await lead(store, "K-1")
+    outside(server, "FLUSHALL")
+    await store.ping()
+    await store.transact(settled(leading, 1))
+    (found,) = (await store.find(Query())).operations
+    assert found.state is State.EXECUTED
+
+
+async def test_journal_puts_back_what_a_living_store_lost(
+    tmp_path: Path, server: Server, stores: Stores
+) -> None:
+    store = await stores.open(server.url, journal=tmp_path / "journal")
+    leading = await lead(store, "K-1")
+    done = await lead(store, "K-2")
+    await store.transact(settled(done, 1))
+    outside(server, "FLUSHALL")
+    await store.ping()
+    assert stores.kinds() == [NoticeKind.LOST_DATA, NoticeKind.PUT_BACK]
+    found = await store.load(leading.id)
+    assert found is not None
+    assert found.state is State.IN_FLIGHT
+    assert await store.load(done.id) is None
+    answer = await store.transact(reserve("K-3", "other", lease_ms=10_000))
+    assert isinstance(answer, Reserved)
+
+
+async def test_journal_of_a_killed_sidecar_is_adopted_by_the_next(
+    tmp_path: Path, server: Server, stores: Stores
+) -> None:
+    store = await stores.open(server.url, journal=tmp_path / "journal")
+    leading = await lead(store, "K-1", lease_ms=50)
+    await stores.close(store)
+    outside(server, "FLUSHALL")
+    again = await stores.open(server.url, journal=tmp_path / "journal")
+    assert stores.kinds() == [NoticeKind.PUT_BACK]
+    assert await again.load(leading.id) is not None
+    (found,) = (await again.find(Query(subject="order:K-1"))).operations
+    assert found.id == leading.id
+
+
+async def test_wait_replicas_needs_the_replica(tmp_path: Path, server: Server, stores: Stores) -> None:
+    replica = Server(tmp_path / "replica", "--replicaof", f"127.0.0.1 {server.port}").start()
+    try:
+        replica.wait_until(lambda client: client.info("replication")["master_link_status"] == "up")
+        store = await stores.open(f"{server.url}?wait_replicas=1", timeout_ms=1_000)
+        await lead(store, "K-1")
+        replica.freeze()
+        with pytest.raises(StoreUnavailable, match="0 of 1 replicas") as raised:
+            await lead(store, "K-2")
+        assert raised.value.may_have_happened
+        replica.thaw()
+        await lead(store, "K-3")
+    finally:
+        replica.thaw()
+        replica.stop()

@@ -74,8 +74,20 @@ def demo(
     proxies: Annotated[
         int | None, typer.Option(min=1, max=8, help="Sidecars that share the store, taking turns.")
     ] = None,
+    drill: Annotated[
+        bool,
+        typer.Option(
+            "--drill", help="Instead: a shop at work while one thing after the other breaks; 3 min."
+        ),
+    ] = False,
 ) -> int:
     """Play scenarios S1 to S13 through real sockets; exits 0 only if every one holds."""
+    if drill:
+        if store is not None or proxies is not None:
+            raise Failure("safepost: --drill brings a store and a sidecar of its own", code=USAGE)
+        from proxy.drill import play as play_drill
+
+        return _running(play_drill())
     from proxy.demo import play
 
     return _running(play(store=store, proxies=proxies))

@@ -66,7 +66,7 @@ class Calls:
         path, _query = normalise(head.target)
         match = self.routes.match(head.method.decode("latin-1"), path)
         if match is None or self.settings.is_observing:
-            if match is None and near_miss(self.routes, head.method, path):
+            if not self.settings.is_observing and near_miss(self.routes, head.method, path):
                 refusal = problem.invalid_request(problem.NEAR_MISS, field="path")
                 await self._refuse(exchange, refusal, request_id, started_us)
                 return
@@ -225,6 +225,7 @@ class Calls:
         passage = Passage(exchange, request_id)
         reads = self.platform.reads
         is_read = head.method in SAFE_METHODS and not has_body
+        attempts_max = 1 if self.settings.is_observing else reads.attempts
         attempt = 0
         while True:
             attempt += 1
@@ -242,7 +243,7 @@ class Calls:
                 exchange.abort()
                 break
             again = isinstance(result, NotSent) or is_read
-            if not again or passage.body_begun or attempt >= reads.attempts or not exchange.is_open:
+            if not again or passage.body_begun or attempt >= attempts_max or not exchange.is_open:
                 await self._stream_failed(exchange, result, request_id, is_read=is_read)
                 passage.status = 503 if is_read or isinstance(result, NotSent) else 504
                 break
@@ -264,9 +265,9 @@ class Calls:
     # --- parts ----------------------------------------------------------------------------------------------
 
     def _headers(self, head: RequestHead, scope: Scope | None, request_id: bytes) -> Headers:
-        """The caller's headers, and what is added where it is missing (H1). A signed platform's stay (F5)."""
+        """The caller's headers, and what is added where missing (H1). Signed and observed ones stay (F5, C9)."""
         headers = head.headers
-        if self.platform.signed:
+        if self.platform.signed or self.settings.is_observing:
             return headers
         if first(headers, b"x-request-id") is None:
             headers = (*headers, (REQUEST_ID, request_id))

@@ -21,9 +21,10 @@ from proxy.core.routes import RouteTable
 from proxy.driver import Driver, DriverSettings
 from proxy.observe import Observer
 from proxy.owed import OwedWrites
-from proxy.ports import Clock, Store
+from proxy.ports import CallHandler, Clock, Store
 from proxy.resolver import Resolver
 from proxy.run import Run
+from proxy.shadowing import ShadowCalls
 from proxy.wire.pool import PoolLimits
 from proxy.wire.tls import TlsFiles
 from proxy.wire.upstream import HttpUpstream
@@ -36,7 +37,7 @@ class Generation:
     settings: Settings
     upstream: HttpUpstream
     driver: Driver
-    calls: Calls
+    calls: CallHandler
     resolver: Resolver
 
     @classmethod
@@ -56,7 +57,8 @@ class Generation:
             instance=instance,
             look_up=resolver.hint,
         )
-        return cls(settings, upstream, driver, calls, resolver)
+        handler = ShadowCalls(calls, calls.tell) if settings.mode is Mode.OBSERVE else calls
+        return cls(settings, upstream, driver, handler, resolver)
 
 
 def _upstream(settings: Settings, clock: Clock, observer: Observer) -> HttpUpstream:

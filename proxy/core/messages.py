@@ -480,6 +480,14 @@ class CallEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """Shadow mode: what the guard would have had to say of a call (C9); `finding` is a word of `core.shadow`."""
+
+    route: str
+    finding: str
+
+
+@dataclass(frozen=True, slots=True)
 class LookupMade:
     """The platform was asked about a resource; `result` is found, missed or failed, `reason` why it failed."""
 
@@ -491,6 +499,7 @@ class LookupMade:
 Fact = (
     CallEnded
     | LookupMade
+    | Observed
     | AttemptFinished
     | RetryPlanned
     | BecameUnknown

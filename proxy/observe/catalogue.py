@@ -12,6 +12,7 @@ from enum import StrEnum
 from proxy.core.http import MaybeSentReason, NotSentReason
 from proxy.core.model import Outcome
 from proxy.core.rules import Platform, Route
+from proxy.core.shadow import Finding
 
 PREFIX = "safepost_"
 OTHER = "other"
@@ -106,6 +107,7 @@ _ALL = (
     _counter("replayed_total", "Later same-key calls answered from the ledger.", "route"),
     _counter("conflicts_total", "Calls refused: their key is bound to other business fields.", "route"),
     _counter("guard_blocked_total", "Calls refused: another key's operation holds the subject.", "route"),
+    _counter("observed_total", "Shadow mode: what the guard would have had to say.", "route", "finding"),
     _counter("duplicates_prevented_total", "Calls that did not reach the platform a second time.", "cause"),
     _gauge("in_flight", "Guarded calls under way.", "route", merged_by="sum"),
     _times("lease_wait_seconds", "How long calls waited for another call's run of the same key.", WAIT_S),
@@ -248,6 +250,7 @@ def known_series(platform: Platform) -> list[tuple[str, tuple[str, ...]]]:
         found += [("attempt_ends_total", (route.name, reason)) for reason in ended]
         found += [("lookups_total", (route.name, result)) for result in LOOKUP_RESULTS]
         found += [("sensitive_keys_total", (route.name, what)) for what in ("card", "email")]
+        found += [("observed_total", (route.name, finding)) for finding in Finding]
         found += [
             ("settled_total", (route.name, status, by))
             for status in sorted(statuses_of(route))

@@ -22,6 +22,7 @@ from proxy.core.messages import (
     LeaseTakenOver,
     LedgerDisagreed,
     LookupMade,
+    Observed,
     OutcomeConflict,
     Replayed,
     RetryPlanned,
@@ -135,6 +136,9 @@ class Observer:
                 self.counts.add("guard_blocked_total", self.counts.route(route))
                 self.counts.add("duplicates_prevented_total", "twin" if twin else "guard")
                 self.log.line(Level.WARNING, "guard_blocked", {"route": route, "twin": twin, **of_run(run)})
+            case Observed(route, finding):
+                self.counts.add("observed_total", self.counts.route(route), finding)
+                self.log.line(Level.WARNING, "observed", {"route": route, "finding": finding})
             case LookupMade():
                 self._looked_up(fact)
             case SentUnrecorded(route):

@@ -1,0 +1,88 @@
+"""Shadow mode (C9): everything passes untouched, and what the guard would have done is counted."""
+
+from __future__ import annotations
+
+from aiohttp import ClientSession
+
+from tests.e2e.callers import payment, request
+from tests.e2e.platforms import ok, page, refuses
+from tests.e2e.stage import Proxy, Stage
+
+
+async def _findings(proxy: Proxy) -> dict[str, float]:
+    """What `observed_total` counts by finding, zeros left out."""
+    assert proxy.app.admin is not None
+    async with ClientSession() as session, session.get(f"{proxy.app.admin.url}/metrics") as answer:
+        lines = [line for line in (await answer.text()).splitlines() if "observed_total{" in line]
+    counts: dict[str, float] = {}
+    for line in lines:
+        name, value = line.split('finding="')[1].split('"')[0], float(line.rsplit(" ", 1)[1])
+        counts[name] = counts.get(name, 0) + value
+    return {name: value for name, value in counts.items() if value}
+
+
+async def test_calls_pass_untouched_and_nothing_is_recorded(stage: Stage) -> None:
+    platform = await stage.platform(ok())
+    proxy = await stage.proxy(
+        platform.url, mode="observe", routes={"create_payment": {"key": {"mode": "inject"}}}
+    )
+
+    told = await proxy.call(payment(None))
+
+    assert (told.status, told.knowledge) == (201, None)
+    assert platform.received[0].header(b"idempotency-key") == []
+    assert platform.received[0].header(b"x-request-id") == []
+    assert await proxy.operations() == ()
+    assert await _findings(proxy) == {"missing_key": 1}
+
+
+async def test_a_failure_is_neither_retried_nor_changed(stage: Stage) -> None:
+    platform = await stage.platform(page(502))
+    proxy = await stage.proxy(platform.url, mode="observe")
+
+    told = await proxy.call(payment("K"))
+
+    assert (told.status, len(platform.received)) == (502, 1)
+
+
+async def test_a_new_key_after_doubt_is_told_as_the_mistake_that_pays_twice(stage: Stage) -> None:
+    platform = await stage.platform(page(502))
+    proxy = await stage.proxy(platform.url, mode="observe")
+
+    await proxy.call(payment("K1"))
+    told = await proxy.call(payment("K2"))
+
+    assert told.status == 502
+    assert await _findings(proxy) == {"new_key_after_doubt": 1}
+
+
+async def test_a_new_key_after_a_refusal_is_right(stage: Stage) -> None:
+    platform = await stage.platform(refuses(422, "invalid_amount"))
+    proxy = await stage.proxy(platform.url, mode="observe")
+
+    await proxy.call(payment("K1"))
+    await proxy.call(payment("K2", 500))
+
+    assert await _findings(proxy) == {}
+
+
+async def test_one_key_with_two_amounts_and_a_bad_body_are_told(stage: Stage) -> None:
+    platform = await stage.platform(ok())
+    proxy = await stage.proxy(platform.url, mode="observe")
+
+    await proxy.call(payment("K"))
+    await proxy.call(payment("K", 12_000))
+    await proxy.call(request("POST", "/v1/payments", b'{"amount":1,"amount":2}', key="K9"))
+
+    assert len(platform.received) == 3
+    assert await _findings(proxy) == {"conflict": 1, "invalid_call": 1}
+
+
+async def test_a_body_over_the_limit_passes_and_is_not_judged(stage: Stage) -> None:
+    platform = await stage.platform(ok())
+    proxy = await stage.proxy(platform.url, mode="observe", limits={"body": "1KiB"})
+
+    told = await proxy.call(payment(None, padding="x" * 4_000))
+
+    assert told.status == 201
+    assert await _findings(proxy) == {}

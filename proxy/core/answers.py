@@ -54,7 +54,9 @@ class Voice:
     claim: Claim
     stored_bytes_max: int
     decoders: Mapping[str, Decoder] = field(default_factory=lambda: DECODERS)
-    _judged: list[Response | bool] = field(default_factory=list)  # the last answer, and whether it may be kept
+    _judged: list[Response | bool] = field(
+        default_factory=list
+    )  # the last answer, and whether it may be kept
 
     # --- the platform's answers -----------------------------------------------------------------------------
 

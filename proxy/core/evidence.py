@@ -7,6 +7,7 @@ had a state before: only what is newer than the baseline taken at the claim can 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from proxy.core import states
@@ -120,7 +121,9 @@ def absorbed(tables: Tables, now: Now, operation: Operation, seen: Seen) -> Chan
         return disagreement(tables, now, operation, seen)
     if not (newer_than(seen, operation) and tells_of(operation, seen)):
         return None
-    if operation.state is State.NOT_EXECUTED and _another_explains(tables, now, operation):
+    if _is_anothers(tables, operation, seen):
+        return None
+    if operation.state is State.NOT_EXECUTED and _another_explains(tables, operation):
         return None
     state = State.EXECUTED if seen.is_final else State.PENDING
     conflict = _contradiction(operation, seen)
@@ -178,17 +181,33 @@ def disagreement(tables: Tables, now: Now, operation: Operation, seen: Seen) -> 
     return Change(noted, operation.state, text)
 
 
-def _another_explains(tables: Tables, now: Now, operation: Operation) -> bool:
+def _is_anothers(tables: Tables, operation: Operation, seen: Seen) -> bool:
+    """Whether the resource is not the one that this operation made or acts on.
+
+    Where one number may have several resources, the first one's decline says nothing of the second.
+    """
+    if seen.resource_id is None or seen.resource_id == operation.resource_id:
+        return False
+    if operation.resource_id is not None:
+        return True
+    return not operation.number_is_unique and any(
+        other.resource_id == seen.resource_id for other in _others(tables, operation)
+    )
+
+
+def _another_explains(tables: Tables, operation: Operation) -> bool:
     """Whether another operation on the same thing may be what the evidence tells of (state table)."""
+    others = _others(tables, operation)
+    return any(other.state in UNRESOLVED or other.state is State.EXECUTED for other in others)
+
+
+def _others(tables: Tables, operation: Operation) -> Iterator[Operation]:
     for handle in operation.handles:
         row = tables.subject(operation.scope, handle)
         for identity in row.operations if row else ():
             other = tables.operation(operation.scope, identity)
-            if other is None or other.id == operation.id:
-                continue
-            if other.state in UNRESOLVED or other.state is State.EXECUTED:
-                return True
-    return False
+            if other is not None and other.id != operation.id:
+                yield other
 
 
 def operations_on(tables: Tables, scope: Scope, handles: tuple[Handle, ...]) -> tuple[OperationId, ...]:

@@ -213,6 +213,7 @@ class Operation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str = ""  # prefix of the handle by resource id: `payment`, `refund_id`
     acts_on_existing: bool = False  # confirm, cancel: the resource had a state before (U3)
     tracked: bool = True  # looked up and counted as money (U2)
+    number_is_unique: bool = True  # one subject has one resource; else several may share its number (U1)
     polled: bool = True  # looked up while pending too; accepted refunds are only swept (U2)
     key_injected: bool = False
     seq: int | None = None

@@ -197,6 +197,7 @@ class ReserveOperation:
             kind=route.object.kind,
             acts_on_existing=route.acts_on_existing,
             tracked=route.tracked,
+            number_is_unique=route.guard.platform_is_unique,
             polled=route.polled_while_pending,
             key_injected=claim.key_injected,
             seq=seq,

@@ -154,7 +154,7 @@ class TakeLookup:
         fences = []
         for identity in operations_on(tables, self.scope, operation.handles):
             other = seen_now(tables.operation(self.scope, identity), now)
-            if other is not None and other.state in LOOKED_UP:
+            if other is not None and other.tracked and other.state in LOOKED_UP:
                 fences.append((other.id, other.fence))
         return LookupTask(self.scope, rows[0].handle, operation, now.wall_ms, tuple(fences))
 

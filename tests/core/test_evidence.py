@@ -8,8 +8,9 @@ from proxy.core.evidence import ApplyEvidence, Change, SettleByHand
 from proxy.core.keys import handle
 from proxy.core.messages import AttemptNote
 from proxy.core.model import Baseline, EntryKind, Handle, Operation, Outcome, Seen, State, replace
+from proxy.core.rules import GuardRule
 from proxy.core.settle import SettleRun
-from tests.core.payhub import SCOPE
+from tests.core.payhub import CREATE, SCOPE
 from tests.core.play import LEASE_MS, Book, cancel, checkout, confirm, create, led, seen
 
 ORDER = handle("order", "ORDER-1")
@@ -157,10 +158,26 @@ def test_evidence_of_a_payment_says_nothing_of_a_checkout_session() -> None:
     assert book.operations[session.id].state is State.IN_FLIGHT
 
 
+def test_evidence_of_another_payment_on_the_order_is_none_where_numbers_are_not_unique() -> None:
+    """The first key's decline says nothing of the second key's charge."""
+    book = Book()
+    loose = replace(CREATE, guard=GuardRule(on=True, platform_is_unique=False))
+    first = led(book, create("K1", route=loose))
+    note = AttemptNote(Outcome.EXECUTED, 200, None, "http_200", 0)
+    declined = seen("failed", version=None, source="answer")
+    book.run(SettleRun(first, State.EXECUTED, note, None, declined))
+    second = led(book, create("K2", route=loose), "b")
+    book.run(SettleRun(second, State.UNKNOWN, DOUBT, None, None))
+    assert evidence(book, seen("failed", version=None)) != ()
+    assert book.keyed("K2").state is State.UNKNOWN
+    evidence(book, seen("succeeded", version=None, resource_id="pay_2"))
+    assert (book.keyed("K1").status, book.keyed("K2").status) == ("failed", "succeeded")
+
+
 def test_evidence_of_an_id_with_odd_characters_finds_its_operation() -> None:
     book = Book()
     executed(book, seen("processing", version=1, source="answer", resource_id="pay/1 ü"))
-    evidence(book, seen("succeeded", version=2), handle("payment", "pay/1 ü"))
+    evidence(book, seen("succeeded", version=2, resource_id="pay/1 ü"), handle("payment", "pay/1 ü"))
     assert book.only.state is State.EXECUTED
 
 

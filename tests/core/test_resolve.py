@@ -161,6 +161,18 @@ def test_take_of_what_is_gone_or_no_money_is_not_now() -> None:
     assert take(book, session, forced=True) == NotNow(None)
 
 
+def test_take_asks_not_for_the_checkout_sessions_of_the_order() -> None:
+    """U2: they are no money, and the payment's absence is none of theirs."""
+    book = Book()
+    session = led(book, checkout("K2"), "b")
+    book.run(SettleRun(session, State.UNKNOWN, DOUBT, None, None))
+    operation = led(book, create())
+    book.run(SettleRun(operation, State.UNKNOWN, DOUBT, None, None))
+    book.pass_ms(10_000)
+    task = taken(book, operation)
+    assert [identity for identity, _ in task.fences] == [operation.id]
+
+
 def test_take_of_a_run_that_is_not_due_is_not_now_until_its_caller_was_answered_early() -> None:
     book = Book()
     operation = led(book, create())

@@ -54,6 +54,7 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "owed": frozenset({"core", "ports"}),
     "driver": frozenset({"core", "ports", "decoders", "owed", "run"}),
     "calls": frozenset({"core", "ports", "driver", "run"}),
+    "shadowing": frozenset({"core", "ports", "calls", "decoders"}),
     "resolver": frozenset({"core", "ports"}),
     "webhooks": frozenset({"core", "ports"}),
     "wire": frozenset({"core", "ports"}),

@@ -11,7 +11,7 @@ FILE_LINES_MAX: Final = 400
 FUNCTION_LINES_MAX: Final = 70
 
 LONGER_FILES: Final[dict[str, tuple[int, str]]] = {
-    "proxy/core/messages.py": (520, "one list of events, commands and facts: the product in one read"),
+    "proxy/core/messages.py": (540, "one list of events, commands and facts: the product in one read"),
     "proxy/core/guard.py": (500, "one state machine; its arms are read side by side"),
     "proxy/driver.py": (470, "the one place of effects, one method for each command"),
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from proxy.admin.console import console
 from proxy.admin.gate import Gate
 from proxy.admin.health import Health
 from proxy.admin.house import House, Sees
@@ -49,6 +50,7 @@ class Admin:
         )
         self._ledger = Ledger(house)
         self._runners: list[web.AppRunner] = []
+        self._app: web.Application | None = None
         self.url = ""
         self.events_url: str | None = None
 
@@ -57,12 +59,17 @@ class Admin:
         """How many long polls stand open."""
         return self._ledger.waiting
 
+    def routes(self) -> list[web.AbstractRoute]:
+        """What the listener serves."""
+        return list(self._app.router.routes()) if self._app is not None else []
+
     async def start(self) -> None:
         """Raises: OSError for an address that can't be had."""
         parts = (Health(self._house, self._gate), self._ledger, Inbound(self._house), Outbound(self._house))
         routes = [route for part in parts for route in part.routes()]
-        routes.append(web.get("/openapi.json", _describe))
+        routes += [web.get("/", console), web.get("/openapi.json", self._describe)]
         self.url = await self._serve(routes, self._gate, self._address)
+        self._app = self._runners[0].app
         if self._events_address is not None:
             gate = Gate(token=None, is_private=False, is_unix=False, admin_url="", events_are_signed=True)
             inbound = Inbound(self._house).routes()
@@ -74,6 +81,9 @@ class Admin:
         self._house.observer.announcements.close()
         for runner in self._runners:
             await runner.cleanup()
+
+    async def _describe(self, _: web.Request) -> web.Response:
+        return answered(description(self._house.observer.version))
 
     async def _serve(self, routes: Sequence[web.RouteDef], gate: Gate, address: Address) -> str:
         takes_events = any(route.path == "/events" and route.method == "POST" for route in routes)
@@ -120,10 +130,6 @@ def _remove_dead_socket(path: Path) -> None:
 def _only_mine(path: Path) -> None:
     """Who may open the socket may resolve payments: this user and nobody else."""
     path.chmod(0o600)
-
-
-async def _describe(_: web.Request) -> web.Response:
-    return answered(description())
 
 
 async def _harden(_: web.Request, response: web.StreamResponse) -> None:

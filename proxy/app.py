@@ -22,7 +22,7 @@ from proxy.observe import Observer
 from proxy.ports import Clock, Exchange, Store, StoreUnavailable
 from proxy.stores import make_store
 from proxy.stores.metered import MeteredStore
-from proxy.wire.caller import ListenerLimits
+from proxy.wire.caller import TOO_MANY_CONNECTIONS, ListenerLimits
 from proxy.wire.heads import HeadLimits
 from proxy.wire.listener import Listener, listen
 from proxy.wire.sockets import Endpoint
@@ -112,7 +112,10 @@ class App:
         await self.now.calls(exchange)
 
     def _refusal(self, status: int, code: str, message: str, field: str | None) -> Response:
-        """The listener's own answers. From 500 on they are about calls whose ledger nobody read (H8)."""
+        """The listener's own answers. From 500 on they are about calls whose ledger nobody read (H8).
+
+        Over the cap not even the call was read, so nothing is said about its knowledge.
+        """
         is_ours = status >= 500
         retry_after_ms = 1_000 if is_ours else None
         told = Problem(
@@ -124,7 +127,7 @@ class App:
             retry_after_ms=retry_after_ms,
         )
         response = render(told, self.now.settings.platform.error_shape)
-        if not is_ours:
+        if not is_ours or code == TOO_MANY_CONNECTIONS:
             return response
         unread: Headers = ((b"Safepost-Knowledge", b"unknown"), (b"Safepost-Attempts", b"0"))
         return replace(response, headers=(*response.headers, *unread))

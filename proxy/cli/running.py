@@ -132,7 +132,8 @@ def told_in_one_line(addresses: str = "") -> Iterator[None]:
     except OSError as problem:
         is_nameless = problem.errno in _OF_ADDRESSES and addresses and problem.filename is None
         among = f" (one of {addresses})" if is_nameless else ""
-        raise Failure(f"safepost: {problem.strerror or problem}{among}", code=FAILED) from None
+        where = f": {problem.filename}" if problem.filename else ""
+        raise Failure(f"safepost: {problem.strerror or problem}{where}{among}", code=FAILED) from None
 
 
 def _say(line: str) -> None:

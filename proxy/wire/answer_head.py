@@ -20,12 +20,13 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 def refusal_in_payhub_shape(status: int, code: str, message: str, field: str | None) -> Response:
     """A refusal for listeners that were given no shape of their own."""
-    error: dict[str, object] = {"code": code, "message": message, "retryable": False}
+    error: dict[str, object] = {"code": code, "message": message, "retryable": status >= 500}
     if field is not None:
         error["field"] = field
+    again = ((b"Retry-After", b"1"),) if status >= 500 else ()
     return Response(
         status,
-        ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")),
+        ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"), *again),
         json.dumps({"error": error}, ensure_ascii=False).encode(),
     )
 

@@ -26,6 +26,7 @@ from proxy.wire.heads import HeadLimits, HeadRefused, ParsedHead, head_end, pars
 if TYPE_CHECKING:
     from proxy.wire.listener import Listener
 
+TOO_MANY_CONNECTIONS = "too_many_connections"
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -78,6 +79,7 @@ class CallerConnection(asyncio.Protocol):
         """Whether bytes are left that the kernel has not taken."""
         self.at_end = False
         """The caller sent FIN: it may still read (half-closed), or be gone; nobody can tell."""
+        self._ended_at = float("inf")
         self.is_lost = False
         self.peer = ""
 
@@ -89,13 +91,18 @@ class CallerConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=1 if self._is_tls else 0, low=0)
         self.peer = _peer_name(transport)
         if not self._listener.admit(self):
-            self.refuse(503, "too_many_connections", _TOO_MANY)
+            self.refuse(503, TOO_MANY_CONNECTIONS, _TOO_MANY)
             return
         self._read_alarm.set_in(self._limits.first_byte_ms)
 
     @property
     def is_open(self) -> bool:
         return not self.is_lost and not self._transport.is_closing()
+
+    @property
+    def ended_ms_ago(self) -> float:
+        """How long ago the caller sent FIN; negative if it has not."""
+        return (self._loop.time() - self._ended_at) * 1000
 
     @property
     def is_idle(self) -> bool:
@@ -220,6 +227,7 @@ class CallerConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Keep a half-closed connection open for as long as whole requests wait for their answers."""
         self.at_end = True
+        self._ended_at = self._loop.time()
         if self._exchange is None and self._buffer and not self._lingering:
             self._advance()
         exchange = self._exchange

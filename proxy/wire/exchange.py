@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from proxy.wire.caller import CallerConnection
 
 _CORKED_BYTES_MAX = 65_536
+_READS = frozenset((b"GET", b"HEAD", b"OPTIONS"))
+HALF_CLOSED_MS_MAX = 1_000
+"""How long a stream goes on for a caller that sent FIN; with the link's watch, O-40's two seconds hold."""
 
 
 class CallerExchange:
@@ -66,7 +69,14 @@ class CallerExchange:
 
     @property
     def is_open(self) -> bool:
-        return self._connection.is_open
+        """Whether somebody reads. FIN means half-closed or gone, and TCP can't tell which (O-40).
+
+        A caller that only waits, for a read or for more of an answer that has begun, is taken for gone a
+        moment after its FIN. What a caller has ordered otherwise goes on until its answer begins.
+        """
+        connection = self._connection
+        only_waits = self.is_answered or self.head.method in _READS
+        return connection.is_open and not (only_waits and connection.ended_ms_ago > HALF_CLOSED_MS_MAX)
 
     @property
     def keeps_alive(self) -> bool:

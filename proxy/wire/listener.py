@@ -13,7 +13,7 @@ from proxy.ports import BodyTooLarge, CallerGone, CallHandler
 from proxy.wire.answer_head import Refusal, refusal_in_payhub_shape
 from proxy.wire.caller import CallerConnection, ListenerLimits
 from proxy.wire.exchange import CallerExchange
-from proxy.wire.sockets import Endpoint, bound_tcp_socket, bound_unix_socket, inode, remove_socket
+from proxy.wire.sockets import Endpoint, bound_tcp_sockets, bound_unix_socket, inode, remove_socket
 from proxy.wire.tls import FreshContext, following_server_context, server_context
 
 BACKLOG = 1_024
@@ -42,7 +42,7 @@ class Listener:
         self.is_draining = False
         self._handler = handler
         self._on_error = on_error
-        self._server: asyncio.AbstractServer | None = None
+        self._servers: list[asyncio.AbstractServer] = []
         self._connections: set[CallerConnection] = set()
         self._refused: set[CallerConnection] = set()
         self._calls: set[asyncio.Task[None]] = set()
@@ -64,9 +64,10 @@ class Listener:
 
     def stop_accepting(self) -> None:
         """Refuse new connections; those that stand go on."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._servers:
+            for server in self._servers:
+                server.close()
+            self._servers.clear()
             if self.endpoint.path is not None:
                 remove_socket(self.endpoint.path, only_inode=self._socket_inode)
 
@@ -84,32 +85,38 @@ class Listener:
         if endpoint.tls is not None:
             context = following_server_context(FreshContext(endpoint.tls, server_context, self._on_error))
         shutdown_s = None if context is None else self.limits.linger_ms / 1000
-        if sock is None:
-            sock = await self._bound_socket(reuse_port=reuse_port)
-        accept = self.loop.create_unix_server if sock.family == socket.AF_UNIX else self.loop.create_server
-        self._server = await accept(
-            partial(CallerConnection, self),
-            sock=sock,
-            ssl=context,
-            backlog=BACKLOG,
-            ssl_handshake_timeout=None if context is None else self.limits.first_byte_ms / 1000,
-            ssl_shutdown_timeout=shutdown_s,
-        )
-        if endpoint.path is None and sock.family != socket.AF_UNIX:
-            host, port = sock.getsockname()[:2]
+        socks = [sock] if sock is not None else await self._bound_sockets(reuse_port=reuse_port)
+        is_unix = socks[0].family == socket.AF_UNIX
+        accept = self.loop.create_unix_server if is_unix else self.loop.create_server
+        for bound in socks:
+            server = await accept(
+                partial(CallerConnection, self),
+                sock=bound,
+                ssl=context,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=None if context is None else self.limits.first_byte_ms / 1000,
+                ssl_shutdown_timeout=shutdown_s,
+            )
+            self._servers.append(server)
+        if endpoint.path is None and not is_unix:
+            host, port = socks[0].getsockname()[:2]
             self.endpoint = replace(endpoint, host=endpoint.host or host, port=port)
 
-    async def _bound_socket(self, *, reuse_port: bool) -> socket.socket:
+    async def _bound_sockets(self, *, reuse_port: bool) -> list[socket.socket]:
+        """Sockets for every address of the endpoint's name. Raises: OSError that names the endpoint."""
         endpoint = self.endpoint
-        if endpoint.path is not None:
-            sock = bound_unix_socket(endpoint.path)
-            self._socket_inode = inode(endpoint.path)
-            return sock
-        found = await self.loop.getaddrinfo(
-            endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, _, _, _, address = found[0]
-        return bound_tcp_socket(family, address, reuse_port=reuse_port)
+        try:
+            if endpoint.path is not None:
+                sock = bound_unix_socket(endpoint.path)
+                self._socket_inode = inode(endpoint.path)
+                return [sock]
+            found = await self.loop.getaddrinfo(
+                endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            where = [(family, address) for family, _, _, _, address in found]
+            return bound_tcp_sockets(where, reuse_port=reuse_port)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or str(error), str(endpoint)) from error
 
     async def close(self, *, grace_ms: int) -> bool:
         """Drain, then end what is left after `grace_ms`.
@@ -214,7 +221,8 @@ async def listen(
     Args: refusal: shapes the wire's own refusals. on_error: told of every exception that escapes a call; its
         caller gets a 500. protected: lower-case headers that `Connection` must not name (H9).
         reuse_port: share the port with other processes. sock: an already bound socket, used as it is.
-    Raises: OSError where the address can't be had, TlsFilesUnusable for unusable TLS files.
+    Raises: OSError, with the address as its `filename`, where that can't be had; TlsFilesUnusable for unusable
+        TLS files.
     """
     listener = Listener(
         endpoint,

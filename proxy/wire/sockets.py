@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -59,13 +61,52 @@ def bound_unix_socket(path: str) -> socket.socket:
     return sock
 
 
-def bound_tcp_socket(
-    family: int, address: tuple[str | int | bytes, ...], *, reuse_port: bool
-) -> socket.socket:
-    """A socket bound to `address`, which several processes may share with `reuse_port`.
+_Where = tuple[int, tuple[str | int | bytes, ...]]
+_PORT_TRIES = 16
+"""A port that is free on one address and taken on the next is rare; several in a row are a fault."""
 
+
+def bound_tcp_sockets(where: Sequence[_Where], *, reuse_port: bool) -> list[socket.socket]:
+    """Sockets bound to every address in `where`, on one port also where that is 0.
+
+    `localhost` is two addresses, and a client takes whichever it likes. One that this machine doesn't have
+    (no IPv6) is left out, as long as another is there.
+
+    Args: where: family and address each. reuse_port: several processes may share the port.
     Raises: OSError.
     """
+    for tries_left in reversed(range(_PORT_TRIES)):
+        try:
+            return _all_bound(where, reuse_port=reuse_port)
+        except OSError as error:
+            picks_port = error.errno == errno.EADDRINUSE and where[0][1][1] == 0
+            if not (picks_port and tries_left):
+                raise
+    raise AssertionError("the last try raises")
+
+
+def _all_bound(where: Sequence[_Where], *, reuse_port: bool) -> list[socket.socket]:
+    bound: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, (host, asked_port, *rest) in where:
+            port = bound[0].getsockname()[1] if bound else asked_port
+            try:
+                bound.append(_bound(family, (host, port, *rest), reuse_port=reuse_port))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                missing = error
+        if not bound and missing is not None:
+            raise missing
+    except OSError:
+        for sock in bound:
+            sock.close()
+        raise
+    return bound
+
+
+def _bound(family: int, address: tuple[str | int | bytes, ...], *, reuse_port: bool) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

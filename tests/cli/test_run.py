@@ -43,7 +43,7 @@ def test_proxy_without_its_port_or_store_is_one_line_and_exit_1(tmp_path: Path) 
         (tmp_path / "config.yaml").write_text(CONFIG.format(port=port, store="sqlite:s.db"), encoding="utf-8")
         ended = run("run", cwd=tmp_path)
     assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
-    assert f"Address already in use (one of listen 127.0.0.1:{port}, " in ended.stderr
+    assert f"Address already in use: 127.0.0.1:{port}\n" in ended.stderr
     text = CONFIG.format(port=0, store="sqlite:no/such/directory/s.db")
     (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
     ended = run("run", cwd=tmp_path)

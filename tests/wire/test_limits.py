@@ -177,6 +177,8 @@ async def test_connection_over_the_cap_gets_503_and_is_closed(bench: Bench) -> N
     answer = await third.answer()
     assert answer.status == 503
     assert b"too_many_connections" in answer.body
+    assert b'"retryable": true' in answer.body
+    assert answer.header(b"retry-after") == [b"1"]
     assert await third.to_end() == b""
     first.reset()
     await turned(lambda: listener.connections_open == 1)

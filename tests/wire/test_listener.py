@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 
 import pytest
 
 from proxy.core.http import Response
 from proxy.ports import BodyTooLarge, CallerGone, Exchange
 from proxy.wire.caller import CallerConnection, ListenerLimits
-from proxy.wire.listener import Listener
+from proxy.wire.listener import Listener, listen
+from proxy.wire.sockets import Endpoint, bound_tcp_sockets
 
 from .conftest import Bench, saying
 from .peers import LIMIT_S, RawCaller, chunked, turned
@@ -423,3 +426,32 @@ async def test_listener_serves_either_family(bench: Bench, address: str) -> None
     async with await RawCaller.dial(listener.address) as caller:
         await caller.send(GET)
         assert (await caller.answer()).body == b"here"
+
+
+async def test_name_of_two_addresses_is_served_on_both(bench: Bench) -> None:
+    """A client takes whichever of localhost's addresses it likes."""
+    found = {str(one[4][0]) for one in socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)}
+    listener = await bench.listener(saying(b"here"), address="localhost:0")
+    _, _, port = listener.address.rpartition(":")
+    for host in found:
+        async with await RawCaller.dial(f"[{host}]:{port}" if ":" in host else f"{host}:{port}") as caller:
+            await caller.send(GET)
+            assert (await caller.answer()).body == b"here"
+
+
+async def test_port_is_the_same_on_every_address_of_a_name() -> None:
+    both = [(socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET6, ("::1", 0, 0, 0))]
+    bound = bound_tcp_sockets(both, reuse_port=False)
+    try:
+        assert len({sock.getsockname()[1] for sock in bound}) == 1
+    finally:
+        for sock in bound:
+            sock.close()
+
+
+async def test_address_that_can_not_be_had_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match=address) as refused:
+            await listen(Endpoint.parse(address), saying(), on_error=lambda _error: None)
+    assert refused.value.errno == errno.EADDRINUSE

@@ -11,6 +11,7 @@ from proxy.core.http import MaybeSent, MaybeSentReason, NotSent, Response, WireR
 from proxy.ports import Exchange, Streamed
 from proxy.wire.bodies import READ_BUFFER_BYTES
 from proxy.wire.caller import ListenerLimits
+from proxy.wire.exchange import HALF_CLOSED_MS_MAX
 from proxy.wire.listener import Listener
 from proxy.wire.pool import PoolLimits
 from proxy.wire.upstream import HttpUpstream
@@ -162,6 +163,43 @@ async def test_caller_that_leaves_before_any_answer_closes_the_platforms_connect
     await got.platform.got(1)
     got.caller.reset()
     await got.platform.gone(0)
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["inside the answer", "before the answer"])
+async def test_caller_that_closes_its_side_of_a_quiet_stream_is_taken_for_gone(
+    bench: Bench, begun: bool
+) -> None:
+    """FIN is all that a program which ends sends; the kernel tells no more until bytes are sent to it."""
+    steps = (Send(CHUNKED_HEAD + b"1\r\na\r\n"), Hang()) if begun else (Hang(),)
+    got = await line(bench, *steps, timeout_ms=60_000)
+    await got.caller.send(GET)
+    await got.platform.got(1)
+    if begun:
+        await got.caller.until(b"1\r\na\r\n")
+    async with asyncio.timeout(2):
+        got.caller.half_close()
+        await got.platform.gone(0)
+
+
+async def test_caller_that_half_closes_gets_the_stream_that_comes_soon(bench: Bench) -> None:
+    rest = asyncio.Event()
+    got = await line(bench, Send(CHUNKED_HEAD + b"1\r\na\r\n"), Hold(rest), Send(b"1\r\nb\r\n0\r\n\r\n"))
+    await got.caller.send(GET)
+    got.caller.half_close()
+    await got.caller.until(b"1\r\na\r\n")
+    rest.set()
+    assert await got.caller.to_end() == b"1\r\nb\r\n0\r\n\r\n"
+
+
+async def test_order_of_a_caller_that_half_closes_is_waited_for(bench: Bench) -> None:
+    """What is no read may have an effect: it is not broken off before its answer begins."""
+    gate = asyncio.Event()
+    got = await line(bench, Hold(gate), Send(answer(201, b"made")), timeout_ms=60_000)
+    await got.caller.send(b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx")
+    got.caller.half_close()
+    await got.platform.got(1)
+    asyncio.get_running_loop().call_later(HALF_CLOSED_MS_MAX / 1000 + 0.6, gate.set)
+    assert (await got.caller.answer()).body == b"made"
 
 
 async def test_caller_that_leaves_inside_its_upload_breaks_the_platforms_request(bench: Bench) -> None:

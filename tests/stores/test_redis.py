@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from proxy.clock import SystemClock
 from proxy.core.messages import Reserved
-from proxy.core.model import Owner, State
+from proxy.core.model import Now, OperationId, Owner, Scope, State
 from proxy.core.reserve import WithdrawClaim
 from proxy.core.settle import RecordNextAttempt
+from proxy.core.tables import Tables
 from proxy.ports import Query, StoreUnavailable
 from proxy.stores import waiters
 from proxy.stores.notices import Notice, NoticeKind
@@ -21,7 +23,7 @@ from proxy.stores.redis import RedisStore
 from tests.contract.values import Bump, claim, lead, reserve, settled
 from tests.core.payhub import SCOPE
 from tests.stores.forwarder import Forwarder
-from tests.stores.redis_server import Server
+from tests.stores.redis_server import SentinelTrio, Server
 
 CLOCK = SystemClock()
 
@@ -422,3 +424,69 @@ async def test_wait_replicas_needs_the_replica(tmp_path: Path, server: Server, s
     finally:
         replica.thaw()
         replica.stop()
+
+
+async def test_indexes_hold_what_is_there_and_nothing_else(server: Server, stores: Stores) -> None:
+    store = await stores.open(server.url)
+    done = await lead(store, "K-1")
+    running = await lead(store, "K-2")
+    await store.transact(settled(done, 1))
+    base = "safepost:{default/live}:i:"
+    listed = {
+        name: outside(server, "ZRANGE", f"{base}{name}", "0", "-1")
+        for name in ("created", "unresolved", "flight", "due", "purge:create_payment")
+    }
+    alive, ended = running.id.encode(), done.id.encode()
+    assert listed == {
+        "created": sorted([ended, alive]) if done.created_ms == running.created_ms else [ended, alive],
+        "unresolved": [alive],
+        "flight": [alive],
+        "due": [],
+        "purge:create_payment": [ended],
+    }
+    assert outside(server, "HLEN", f"{base}held") == 1
+
+
+async def test_purged_operation_leaves_no_key_behind(server: Server, stores: Stores) -> None:
+    store = await stores.open(server.url)
+    leading = await lead(store, "K-1")
+    await store.transact(settled(leading, 1))
+    await store.transact(WithdrawRows(SCOPE, leading.id))
+    names = outside(server, "KEYS", "safepost:{default/live}:*")
+    assert isinstance(names, list)
+    assert sorted(names) == [
+        b"safepost:{default/live}:s:order:K-1",
+        b"safepost:{default/live}:s:payment:pay_K-1",
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawRows:
+    """Drop an operation as a purge does."""
+
+    scope: Scope
+    operation: OperationId
+    name: str = "drop"
+
+    def apply(self, tables: Tables, now: Now) -> None:
+        found = tables.operation(self.scope, self.operation)
+        assert found is not None
+        tables.drop(found)
+
+
+@pytest.mark.slow
+async def test_sentinel_failover_is_followed(tmp_path: Path, stores: Stores) -> None:
+    """The primary dies: within seconds claims are made at the new one, and what it did not have is put back."""
+    trio = SentinelTrio(tmp_path / "trio")
+    try:
+        await asyncio.to_thread(trio.start)
+        store = await stores.open(trio.url, timeout_ms=10_000, journal=tmp_path / "journal")
+        before = await lead(store, "K-0", lease_ms=60_000)
+        trio.primary.kill()
+        async with asyncio.timeout(8):
+            after = await lead(store, "K-1", lease_ms=60_000)
+        await store.purge(record_ms={})
+        assert await store.load(before.id) is not None
+        assert await store.load(after.id) == after
+    finally:
+        trio.stop()

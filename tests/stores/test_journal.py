@@ -1,0 +1,142 @@
+"""The journal's file: what is in it after a crash, a torn write, several workers, a full disk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from proxy.core.model import State, replace
+from proxy.stores import journal as journal_module
+from proxy.stores.journal import Journal, PutBack
+from proxy.stores.memory import MemoryLedger
+from tests.contract.values import HandClock, operation
+
+
+class Journals:
+    """Journals that are closed at the end, and what they complained of."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.troubles: list[str | None] = []
+        self._open: list[Journal] = []
+
+    async def open(self) -> Journal:
+        journal = Journal(self.path, failed=self.troubles.append)
+        await journal.open()
+        self._open.append(journal)
+        return journal
+
+    async def close(self, journal: Journal) -> None:
+        self._open.remove(journal)
+        await journal.close()
+
+
+@pytest.fixture
+async def journals(tmp_path: Path) -> AsyncIterator[Journals]:
+    journals = Journals(tmp_path / "journal")
+    yield journals
+    for journal in tuple(journals._open):
+        await journals.close(journal)
+
+
+def keys(journal: Journal) -> set[str]:
+    return {one.key for one in journal.operations()}
+
+
+async def test_unresolved_operations_come_back_and_settled_ones_don_t(journals: Journals) -> None:
+    journal = await journals.open()
+    one, two = operation("K-1"), operation("K-2", state=State.IN_FLIGHT)
+    journal.note(one.id, one)
+    journal.note(two.id, two)
+    journal.note(two.id, replace(two, state=State.EXECUTED))
+    journal.note("op_unheard_of", None)  # type: ignore[arg-type]  # any text
+    await journals.close(journal)
+    again = await journals.open()
+    assert again.operations() == (one,)
+
+
+async def test_latest_state_of_an_operation_wins(journals: Journals) -> None:
+    journal = await journals.open()
+    one = operation("K-1", state=State.IN_FLIGHT)
+    later = replace(one, state=State.UNKNOWN, doubt=True)
+    journal.note(one.id, one)
+    journal.note(one.id, later)
+    await journals.close(journal)
+    assert (await journals.open()).operations() == (later,)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 200])
+async def test_torn_last_write_loses_that_write_alone(journals: Journals, cut: int) -> None:
+    journal = await journals.open()
+    for name in ("K-1", "K-2"):
+        row = operation(name)
+        journal.note(row.id, row)
+    await journals.close(journal)
+    shorten(journals.path, cut)
+    assert keys(await journals.open()) == {"K-1"}
+
+
+def shorten(path: Path, cut: int) -> None:
+    path.write_bytes(path.read_bytes()[:-cut])
+
+
+async def test_each_worker_has_a_file_and_the_next_start_adopts_what_is_left(journals: Journals) -> None:
+    first, second = await journals.open(), await journals.open()
+    for journal, name in ((first, "K-1"), (second, "K-2")):
+        row = operation(name)
+        journal.note(row.id, row)
+    await journals.close(second)
+    await journals.close(first)
+    assert keys(await journals.open()) == {"K-1", "K-2"}
+    assert file_names(journals.path) == ["journal"]
+
+
+def file_names(path: Path) -> list[str]:
+    return sorted(one.name for one in path.parent.iterdir())
+
+
+async def test_file_is_private(journals: Journals) -> None:
+    await journals.open()
+    assert mode_of(journals.path) == 0o600
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+async def test_file_is_rewritten_when_most_of_it_is_past(
+    journals: Journals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "REWRITE_BYTES", 20_000)
+    journal = await journals.open()
+    kept = operation("K-kept")
+    journal.note(kept.id, kept)
+    for n in range(300):
+        row = operation(f"K-{n}")
+        journal.note(row.id, row)
+        journal.note(row.id, None)
+        if n % 50 == 0:
+            journal._flush()
+    await journals.close(journal)
+    assert size_of(journals.path) < 60_000
+    assert keys(await journals.open()) == {"K-kept"}
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+def test_put_back_leaves_what_is_there_alone() -> None:
+    ledger = MemoryLedger(HandClock())
+    lost = operation("K-1")
+    assert ledger.run(PutBack(lost))
+    there = ledger.load(lost.id)
+    assert there is not None
+    assert there.history[-1].kind == "written_anew"
+    assert not ledger.run(PutBack(replace(lost, amount=5)))
+    assert ledger.load(lost.id) == there
+    (subject,) = ledger.subjects.values()
+    assert subject.operations == (lost.id,)
+    assert subject.guards["create_payment"].holder == lost.id

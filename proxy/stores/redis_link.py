@@ -193,14 +193,13 @@ class Link:
 
     def _make_single(self, url: str) -> Redis:
         split = urlsplit(url)
-        place = split.path if split.scheme == "unix" else f"{split.hostname}:{split.port or PORT}"
-        self.where = f"Redis at {place}"
         try:
+            place = split.path if split.scheme == "unix" else f"{split.hostname}:{split.port or PORT}"
+            self.where = f"Redis at {place}"
             return Redis.from_url(url, **self._settings)
-        except (ValueError, TypeError) as error:
-            raise RedisUrlError(
-                "store.url: redis-py can't understand this Redis URL or its options"
-            ) from error
+        except (ValueError, TypeError):  # their text may hold a part of the URL
+            text = "store.url: redis-py can't understand this Redis URL or its options"
+            raise RedisUrlError(text) from None
 
     def _make_sentinel(self, url: str) -> Redis:
         parts = _parts(url, port=SENTINEL_PORT)

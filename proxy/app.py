@@ -8,6 +8,7 @@ import secrets
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Self
 
 from proxy import loops
@@ -65,6 +66,7 @@ class App:
             clock=clock,
             timeout_ms=settings.store.timeout_ms,
             secret=settings.store.secret.reveal().encode() if settings.store.secret else None,
+            journal=Path(settings.store.journal) if settings.store.journal else None,
             notify=observer.store_notice,
         )
         store = MeteredStore(made, clock, observer.store_step)

@@ -185,7 +185,10 @@ CAUSES = ("collapsed", "replayed", "guard", "twin")
 LOOKUP_RESULTS = ("found", "missed", "failed")
 SETTLERS = ("answer", "lookup", "event", "late_answer", "person")
 VERDICTS = ("applied", "kept", "hint", "ignored", "refused", "failed")
-NOTICES = ("wal_starved", "wal_emptied", "lost_data", "put_back", "away", "back")
+NOTICES = (
+    *("wal_starved", "wal_emptied", "lost_data", "put_back", "journal_failing", "journal_written"),
+    *("away", "back"),
+)
 
 _COMMON_ANSWERS = (
     ("200", "executed"),

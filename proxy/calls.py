@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from proxy.core import problem
@@ -231,7 +231,7 @@ class Calls:
             attempt += 1
             ended = await self.upstream.stream(
                 request,
-                passage.counted(exchange.body_chunks()) if has_body else None,
+                exchange.body_chunks() if has_body else None,
                 body_length=exchange.body_length if exchange.has_body_framing else None,
                 sink=passage,
                 timeout_ms=reads.attempt_timeout_ms,
@@ -242,8 +242,8 @@ class Calls:
             if passage.head_passed:
                 exchange.abort()
                 break
-            again = isinstance(result, NotSent) or is_read
-            if not again or passage.body_begun or attempt >= attempts_max or not exchange.is_open:
+            again = isinstance(result, NotSent) or is_read  # of what was not sent, no byte was taken either
+            if not again or attempt >= attempts_max or not exchange.is_open:
                 await self._stream_failed(exchange, result, request_id, is_read=is_read)
                 passage.status = 503 if is_read or isinstance(result, NotSent) else 504
                 break
@@ -330,13 +330,6 @@ class Passage:
         self._request_id = request_id
         self.status = 0
         self.head_passed = False
-        self.body_begun = False
-
-    async def counted(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The caller's body; once a piece of it was taken, the request can't be sent again."""
-        async for chunk in chunks:
-            self.body_begun = True
-            yield chunk
 
     @property
     def is_open(self) -> bool:

@@ -7,7 +7,6 @@ What a network does is a value (`WireResult`), never an exception. The split bet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -115,16 +114,22 @@ class MaybeSent:
 WireResult = Answered | NotSent | MaybeSent
 
 
-def values(headers: Headers, name: bytes) -> Iterator[bytes]:
+def values(headers: Headers, name: bytes) -> list[bytes]:
     """Each value of the field `name` (lower case), in order, blanks around it stripped."""
-    return (value.strip(b" \t") for field, value in headers if field.lower() == name)
+    size = len(name)
+    # Lengths are compared first, since most fields differ in them and a call looks a dozen names up.
+    return [value.strip(b" \t") for field, value in headers if len(field) == size and field.lower() == name]
 
 
 def first(headers: Headers, name: bytes) -> bytes | None:
     """The first value of the field `name` (lower case), or None where it is absent."""
-    return next(values(headers, name), None)
+    size = len(name)
+    for field, value in headers:
+        if len(field) == size and field.lower() == name:
+            return value.strip(b" \t")
+    return None
 
 
 def without(headers: Headers, *names: bytes) -> Headers:
     """`headers` less every field whose lower-case name is in `names`."""
-    return tuple(field for field in headers if field[0].lower() not in names)
+    return tuple([field for field in headers if field[0].lower() not in names])

@@ -1,0 +1,208 @@
+"""What must hold after every step, and at the end (architecture section 7).
+
+Each promise is judged by what the bank did and by what callers were told, never by the product's own word.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+
+from proxy.core.fingerprint import differing
+from proxy.core.messages import AttemptFinished, Claim, Fact, Reply, RetryPlanned
+from proxy.core.model import Fence, Key, Knowledge, Operation, OperationId, State
+from proxy.stores.memory import MemoryLedger
+from tests.sim.bank import Bank, Effect
+from tests.sim.platforms import Request, Setting
+from tests.sim.rows import Rows, told_by_hand, written_anew
+from tests.sim.world import World
+
+Name = tuple[str, str, str]  # kind, thing, key
+OPEN = frozenset({State.UNKNOWN, State.IN_FLIGHT, State.ABSENT})
+
+
+@dataclass(slots=True)
+class Told:
+    """What callers were told of one submission: up to which step of the story it has to hold."""
+
+    not_executed: int = -1
+    failed: int = -1
+
+
+@dataclass
+class Checks:
+    """The watch over one world."""
+
+    world: World
+    setting: Setting
+    ledger: MemoryLedger
+    rows: Rows
+    bank: Bank | None = None
+    told: dict[tuple[Name, int], Told] = field(default_factory=dict)
+    liars: set[Name] = field(default_factory=set)
+    persons: set[Name] = field(default_factory=set)  # settled by hand against the truth
+    bodies: dict[tuple[str, ...], bytes] = field(default_factory=dict)
+    facts: Counter[str] = field(default_factory=Counter)
+    ends: int = 0
+    sleeps: int = 0
+    submissions: Counter[str] = field(default_factory=Counter)  # of payments' confirms
+    charges: Counter[str] = field(default_factory=Counter)
+    replies: Counter[str] = field(default_factory=Counter)
+    sends: int = 0
+
+    def broken(self, promise: str) -> None:
+        """A store that lost records can't keep every promise; what then is left is named in D6."""
+        if self.rows.lossy:
+            return
+        raise self.world.broken(promise)
+
+    # --- before a byte leaves ---------------------------------------------------------------------------------
+
+    def sending(self, claim: Claim, request: Request, operation: OperationId, fence: Fence, n: int) -> None:
+        """An attempt starts."""
+        self.sends += 1
+        record = self.ledger.operations.get(operation)
+        if record is None or record.attempt_count < n:
+            return self.broken(f"attempt {n} of {operation} leaves before it is recorded")
+        if record.fence != fence:
+            self.broken(f"attempt {n} of {operation} starts with fence {fence}, which is now {record.fence}")
+        if differing(record.fingerprint, claim.fingerprints):
+            self.broken(f"{operation}: other business fields than recorded reach the wire")
+        if record.by_hand is not None:
+            self.broken(f"{operation} was settled by hand and is sent again")
+        self._subject(claim, record)
+        return None
+
+    def _subject(self, claim: Claim, record: Operation) -> None:
+        """U1: no other key's operation on the subject is open."""
+        if not claim.route.guard.on or written_anew(record):
+            return
+        for other in self.ledger.operations.values():
+            if other.id == record.id or other.route != record.route or written_anew(other):
+                continue
+            is_open = other.state in OPEN or (other.state is State.MANUAL_REVIEW and not other.accepted)
+            same = other.subject == record.subject or (other.twin is not None and other.twin == record.twin)
+            if is_open and same:
+                self.broken(f"{record.key} is sent while {other.key} on the same thing is {other.state}")
+
+    # --- what the bank does -----------------------------------------------------------------------------------
+
+    def effect(self, effect: Effect) -> None:
+        """The bank acted."""
+        assert self.bank is not None
+        name = (effect.kind, effect.thing, effect.key)
+        for other in self.bank.effects:
+            if other is effect or other.kind != effect.kind or other.thing != effect.thing:
+                continue
+            if other.key == effect.key:
+                self.broken(f"two effects for the key {effect.key} on {effect.thing}")
+            lied = (other.kind, other.thing, other.key) in self.liars
+            if other.is_good and effect.kind != "confirm" and not lied and not self.persons:
+                self.broken(f"two effects on {effect.thing}: {other.key} and {effect.key}")
+        told = self.told.get((name, effect.resource.amount if effect.kind != "confirm" else 0))
+        if told is not None and name not in self.liars | self.persons:
+            if effect.begun < told.not_executed:
+                self.broken(f"{name} was told as not executed, and its attempt takes effect later")
+            if effect.begun < told.failed and effect.is_good:
+                self.broken(f"{name} was told as failed, and its attempt takes effect later")
+        if effect.kind == "confirm":
+            self.charges[effect.thing] += 1
+            if self.charges[effect.thing] > self.submissions[effect.thing] > 0:
+                self.broken(f"{effect.thing}: one submission charged twice")
+
+    # --- what callers are told --------------------------------------------------------------------------------
+
+    def tell(self, request: Request, reply: Reply, seen_step: int) -> None:
+        """A caller is answered; `seen_step` is when its call last looked at the ledger."""
+        marks = reply.marks
+        record = self.ledger.operations.get(marks.operation) if marks.operation else None
+        key = record.key if record is not None else marks.key or Key("")
+        thing = request.thing
+        name = (request.kind, thing, str(key))
+        if name in self.liars | self.persons or (record is not None and told_by_hand(record)):
+            return
+        self.replies[f"{reply.answer.status} {marks.knowledge}"] += 1
+        if marks.knowledge is Knowledge.NOT_EXECUTED:
+            self._not_executed(name, request, reply, seen_step)
+        if marks.knowledge is Knowledge.EXECUTED and _says_failed(reply):
+            self._failed(name, request, seen_step)
+        if marks.replayed and marks.knowledge is Knowledge.EXECUTED and 200 <= reply.answer.status < 300:
+            self._same(str(marks.operation), reply.answer.body)
+
+    def _not_executed(self, name: Name, request: Request, reply: Reply, step: int) -> None:
+        amount = request.amount if request.kind != "confirm" else 0
+        for effect in self._effects(name):
+            if effect.begun < step and (request.kind == "confirm" or effect.resource.amount == amount):
+                self.broken(f"{name} is told as not executed ({reply.answer.status}), and took effect")
+        told = self.told.setdefault((name, amount), Told())
+        told.not_executed = max(told.not_executed, step)
+
+    def _failed(self, name: Name, request: Request, step: int) -> None:
+        for effect in self._effects(name):
+            if effect.is_good and effect.begun < step:
+                self.broken(f"{name} is told as failed, and its charge is {effect.result or 'open'}")
+        amount = request.amount if request.kind != "confirm" else 0
+        told = self.told.setdefault((name, amount), Told())
+        told.failed = max(told.failed, step)
+
+    def _effects(self, name: Name) -> list[Effect]:
+        assert self.bank is not None
+        return [one for one in self.bank.effects if (one.kind, one.thing, one.key) == name]
+
+    def _same(self, operation: str, body: bytes) -> None:
+        """Replays equal: one version of one operation has one body."""
+        shown = json.loads(body)
+        version = (operation, str(shown.get("version")), str(shown.get("status")))
+        first = self.bodies.setdefault(version, body)
+        if json.loads(first) != shown:
+            self.broken(f"{operation} is replayed in two ways: {first!r} and {body!r}")
+
+    # --- facts ------------------------------------------------------------------------------------------------
+
+    def fact(self, fact: Fact) -> None:
+        self.facts[type(fact).__name__] += 1
+
+    def facts_add_up(self) -> None:
+        """Metrics come from facts only: each attempt's end and each planned retry is told once."""
+        finished, planned = self.facts[AttemptFinished.__name__], self.facts[RetryPlanned.__name__]
+        if (finished, planned) != (self.ends, self.sleeps):
+            self.broken(
+                f"{self.ends} attempts ended and {finished} are facts; {self.sleeps} waits, {planned} planned"
+            )
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def settled(self) -> None:
+        """The faults have stopped and time has passed: the ledger tells the truth about every operation."""
+        for record in self.ledger.operations.values():
+            if record.state is State.IN_FLIGHT:
+                self.broken(f"{record.key} is still in flight long after every lease")
+            if record.state is State.UNKNOWN and record.tracked:
+                self.broken(f"{record.key} is still unknown: {record.lookups}")
+            self._true(record)
+
+    def _true(self, record: Operation) -> None:
+        kind = {"create_payment": "create", "confirm_payment": "confirm", "create_refund": "refund"}.get(
+            record.route
+        )
+        thing = (record.subject or "").partition(":")[2]
+        name = (kind or "", thing, str(record.key))
+        if kind is None or name in self.liars | self.persons or told_by_hand(record):
+            return
+        effects = self._effects(name)
+        if record.state is State.NOT_EXECUTED:
+            wrong = [one for one in effects if kind == "confirm" or one.resource.amount == record.amount]
+            if wrong:
+                self.broken(f"{name} took effect and the ledger says not executed")
+        if record.state is State.ABSENT and any(one.is_good for one in effects):
+            self.broken(f"{name} took effect and is still absent")
+        if record.state is State.EXECUTED and kind != "confirm" and effects:
+            shown = effects[-1].resource.status
+            if record.version == effects[-1].resource.version and record.status != shown:
+                self.broken(f"{name} is {record.status} in the ledger and {shown} at the bank")
+
+
+def _says_failed(reply: Reply) -> bool:
+    answer = reply.answer
+    return answer.status == 402 or (200 <= answer.status < 300 and b'"status": "failed"' in answer.body)

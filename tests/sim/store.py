@@ -1,0 +1,168 @@
+"""The store as a sidecar meets it: the reference ledger behind time, faults and notices.
+
+A verb is one atomic step of `MemoryLedger`; what can go wrong is around it: no answer and no effect (`down`), an
+effect without an answer (`lost_reply`), an effect after the caller has given up (`slow`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from proxy.core.model import Operation, OperationId, State
+from proxy.core.tables import Verb
+from proxy.stores.memory import MemoryLedger
+from tests.sim.rows import Rows
+from tests.sim.world import World
+
+TIMEOUT_MS = 2_000
+NOTICE_MS_MAX = 300  # a notification that was lost is made up by a poll
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """The store did not do a step, or did not say so."""
+
+    may_have_happened: bool
+
+
+Answered = Callable[[object], None]
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """A follower that waits for the end of the run with this fence."""
+
+    operation: Operation
+    until_ms: int
+    woken: Callable[[Operation | None], None]
+    is_done: bool = False
+
+
+@dataclass
+class SimStore:
+    """One store that all sidecars share."""
+
+    world: World
+    rows: Rows
+    ledger: MemoryLedger = field(init=False)
+    waiters: dict[OperationId, list[Waiter]] = field(default_factory=dict)
+    down_until_ms: int = 0
+    _was: dict[OperationId, Operation] = field(default_factory=dict)
+    _verb: Verb[object] | None = None
+
+    def __post_init__(self) -> None:
+        self.ledger = MemoryLedger(self.world)
+        self.ledger.changed = self._changed
+        self.ledger.before = self._begins
+
+    def ask(
+        self, verb: Verb[object], answered: Answered, *, looked: Callable[[], None] | None = None
+    ) -> None:
+        """One step; `answered` is given its result or `Unavailable`. `looked`: at the step itself."""
+        world = self.world
+        fault = "down" if world.now_ms < self.down_until_ms else world.fault("store")
+        if fault == "outage":
+            self.down_until_ms = world.now_ms + world.chance.between(500, 30_000)
+            fault = "down"
+        if fault == "down":
+            world.after(world.chance.between(1, TIMEOUT_MS), lambda: answered(Unavailable(False)))
+            return
+        if fault == "slow":
+            world.after(TIMEOUT_MS, lambda: answered(Unavailable(True)))
+            world.after(TIMEOUT_MS + world.chance.between(1, 15_000), lambda: self._late(verb))
+            return
+        result = self.do(verb)
+        if looked is not None:
+            looked()
+        if fault == "lost_reply":
+            world.after(TIMEOUT_MS, lambda: answered(Unavailable(True)))
+        else:
+            world.after(1 + world.chance.below(4), lambda: answered(result))
+
+    def _late(self, verb: Verb[object]) -> None:
+        self.do(verb)
+
+    def do(self, verb: Verb[object]) -> object:
+        """The step itself."""
+        result = self.ledger.run(verb)
+        if self.world.tracing:
+            self.world.note(f"store {verb.name} -> {_short(result)}")
+        return result
+
+    def _begins(self, verb: Verb[object]) -> None:
+        self._verb = verb
+
+    def _changed(self, identity: OperationId, operation: Operation | None) -> None:
+        assert self._verb is not None
+        before = self._was.get(identity)
+        wrong = self.rows.wrote(self._verb, before, operation, self.world.boot_ms(), self.world.boot_id())
+        if wrong:
+            raise self.world.broken(f"{before.key if before else identity}: {wrong}")
+        if operation is None:
+            del self._was[identity]
+        else:
+            self._was[identity] = operation
+        for waiter in tuple(self.waiters.get(identity, ())):
+            if operation is None or self._is_over(operation, waiter):
+                delay_ms = self.world.chance.below(NOTICE_MS_MAX)
+                self.world.after(delay_ms, lambda waiter=waiter: self._wake(waiter))  # type: ignore[misc]
+
+    def lose(self, identity: OperationId) -> None:
+        """A failover forgot one record, and its things with it (D6)."""
+        self.ledger.operations.pop(identity, None)
+        self._was.pop(identity, None)
+        for name, row in tuple(self.ledger.subjects.items()):
+            if identity in row.operations:
+                del self.ledger.subjects[name]
+
+    # --- following --------------------------------------------------------------------------------------------
+
+    def wait(self, operation: Operation, until_ms: int, woken: Callable[[Operation | None], None]) -> Waiter:
+        waiter = Waiter(operation, until_ms, woken)
+        self.waiters.setdefault(operation.id, []).append(waiter)
+        self._look(waiter)
+        return waiter
+
+    def _look(self, waiter: Waiter) -> None:
+        """Look now, and again when the lease or the patience ends."""
+        if waiter.is_done:
+            return
+        now = self.ledger.operations.get(waiter.operation.id)
+        left_ms = waiter.until_ms - self.world.now_ms
+        if now is None or self._is_over(now, waiter) or left_ms <= 0:
+            self._wake(waiter)
+            return
+        lease_ms = now.lease_until_ms - self.world.boot_ms()
+        self.world.after(max(1, min(left_ms, lease_ms)), lambda: self._look(waiter))
+
+    def _is_over(self, operation: Operation, waiter: Waiter) -> bool:
+        return (
+            operation.fence != waiter.operation.fence
+            or operation.state is not State.IN_FLIGHT
+            or operation.lease_is_over(self.ledger.now())
+        )
+
+    def _wake(self, waiter: Waiter) -> None:
+        if waiter.is_done:
+            return
+        self.leave(waiter)
+        waiter.woken(self.ledger.operations.get(waiter.operation.id))
+
+    def leave(self, waiter: Waiter) -> None:
+        waiter.is_done = True
+        mine = self.waiters.get(waiter.operation.id, [])
+        if waiter in mine:
+            mine.remove(waiter)
+        if not mine:
+            self.waiters.pop(waiter.operation.id, None)
+
+
+def _short(result: object) -> str:
+    operation = getattr(result, "operation", result)
+    if isinstance(operation, Operation):
+        return (
+            f"{type(result).__name__} {operation.key} {operation.state} fence {operation.fence}"
+            f" attempts {operation.attempt_count}{' doubt' if operation.doubt else ''}"
+        )
+    return type(result).__name__

@@ -23,6 +23,7 @@ from proxy.observe import Observer
 from proxy.ports import Clock, Exchange, Store, StoreUnavailable
 from proxy.stores import make_store
 from proxy.stores.metered import MeteredStore
+from proxy.wire import descriptors
 from proxy.wire.caller import TOO_MANY_CONNECTIONS, ListenerLimits
 from proxy.wire.heads import HeadLimits
 from proxy.wire.listener import Listener, listen
@@ -87,7 +88,7 @@ class App:
             await self.admin.start()
         limits = ListenerLimits(
             head=HeadLimits(head_bytes_max=settings.limits.headers_bytes),
-            connections_max=settings.limits.connections,
+            connections_max=_callers_max(settings),
         )
         protected = frozenset({route.key.header.lower() for route in settings.platform.routes})
         for where in settings.listen:
@@ -240,6 +241,11 @@ class App:
         self.observer.close()
 
 
+def _callers_max(settings: Settings) -> int:
+    wanted, upstream = settings.limits.connections, settings.upstream.max_connections
+    return descriptors.callers_max(wanted, upstream=upstream, limit=descriptors.allowed())
+
+
 def _endpoint(address: Address, tls: TlsFiles | None) -> Endpoint:
     return Endpoint(host=address.host or "", port=address.port or 0, path=address.path, tls=tls)
 
@@ -279,6 +285,7 @@ async def serve(
     worker: Worker | None = None,
 ) -> int:
     """Run until SIGTERM or SIGINT, then drain. Announces each listener when it accepts connections (C1)."""
+    descriptors.allow_all()
     app = await App.start(settings, worker=worker)
     _spare_the_collector()
     stopping, reloading = asyncio.Event(), asyncio.Event()
@@ -291,6 +298,9 @@ async def serve(
         announce(f"store {settings.store.url} guards this host only; several hosts need Redis")
     for url in app.urls:
         announce(f"listening on {url}")
+    fits, wanted = _callers_max(settings), settings.limits.connections
+    if fits < wanted:
+        announce(f"the limit of open files holds {fits} callers' connections; limits.connections is {wanted}")
     if app.admin is not None:
         announce(f"admin on {app.admin.url}")
     try:

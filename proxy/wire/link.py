@@ -19,6 +19,7 @@ from proxy.core.http import Answered, MaybeSent, MaybeSentReason, Phase, Respons
 from proxy.wire.alarm import Alarm
 from proxy.wire.answers import AnswerReader, AnswerTooLarge, BadAnswer
 from proxy.wire.bodies import READ_BUFFER_BYTES
+from proxy.wire.tls import ResumingContext
 
 WATCH_MS = 500
 """How often a waiting stream looks whether its caller is still there (O-40 allows two seconds)."""
@@ -282,11 +283,18 @@ class Link(asyncio.Protocol):
         """Hand the exchange's end on; None means that a whole answer came."""
         self._is_over = True
         self._alarm.clear()
+        if self._is_tls and broken is None and not self._has_rested:
+            self._remember_session()
         if self._is_streaming:
             self._events.append(BODY_ENDED if broken is None else broken)
             self._ring_wake()
         elif self._answer is not None and not self._answer.done():
             self._answer.set_result(broken if broken is not None else self._whole())
+
+    def _remember_session(self) -> None:
+        tls: ssl.SSLObject = self._transport.get_extra_info("ssl_object")
+        if isinstance(tls.context, ResumingContext):
+            tls.context.remember(tls.session)
 
     def _whole(self) -> Answered:
         reader, parts = self.reader, self._parts

@@ -155,7 +155,7 @@ class Listener:
         if len(self._connections) < self.limits.connections_max:
             self._connections.add(connection)
             return True
-        if len(self._refused) >= REFUSED_AT_ONCE_MAX:
+        if len(self._refused) >= min(REFUSED_AT_ONCE_MAX, 1 + self.limits.connections_max // 4):
             connection.abort()
         self._refused.add(connection)
         return False

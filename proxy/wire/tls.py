@@ -60,6 +60,32 @@ class FreshContext:
         return self._context
 
 
+class ResumingContext(ssl.SSLContext):
+    """A client's context that offers the last session again, which spares the platform a full handshake.
+
+    Of one platform only, since a session is of the name that was verified when it began. A context built
+    anew from changed files remembers none, so nothing outlives the authorities it was verified with.
+    """
+
+    _session: ssl.SSLSession | None = None
+
+    def remember(self, session: ssl.SSLSession | None) -> None:
+        """Offer this session from now on. TLS 1.3 sends its tickets after the handshake: take it late."""
+        if session is not None and (session.has_ticket or self._session is None):
+            self._session = session
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """As `ssl.SSLContext` has it; both loops make their connections by it."""
+        return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session or self._session)
+
+
 def client_context(files: TlsFiles) -> ssl.SSLContext:
     """For connections to the platform: TLS 1.2 or later, certificate and name verified.
 
@@ -67,7 +93,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
     Raises: TlsFilesUnusable.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     if not files.verify:

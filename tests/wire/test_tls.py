@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 import ssl
 from pathlib import Path
 
@@ -209,6 +210,39 @@ async def test_rotated_client_certificate_is_used_for_new_connections(
 
 def _common_name(cert: dict[str, tuple[tuple[tuple[str, str], ...], ...]]) -> str:
     return next(value for part in cert["subject"] for key, value in part if key == "commonName")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
+async def test_session_is_used_again_for_the_next_connection(
+    bench: Bench, authority: Authority, version: ssl.TLSVersion
+) -> None:
+    context = server_context(authority.issue("u.test"))
+    context.maximum_version = version
+    platform = await bench.platform(
+        Script(Send(answer(200, b"ok", (b"Connection", b"close"))), Close()), tls=context
+    )
+    dialled = Dialled(bench, platform, TlsFiles(ca_file=authority.file))
+    for _ in range(3):
+        assert isinstance(await dialled.send(), Answered)
+    reused = [stream.writer.get_extra_info("ssl_object").session_reused for stream in platform.streams]
+    assert reused == [False, True, True]
+
+
+async def test_session_does_not_outlive_the_authorities_it_was_verified_with(
+    bench: Bench, authority: Authority, tmp_path: Path
+) -> None:
+    context = server_context(authority.issue("u.test"))
+    platform = await bench.platform(
+        Script(Send(answer(200, b"ok", (b"Connection", b"close"))), Close()), tls=context
+    )
+    trusted = tmp_path / "trusted.pem"
+    shutil.copy(authority.file, trusted)
+    dialled = Dialled(bench, platform, TlsFiles(ca_file=str(trusted)))
+    assert isinstance(await dialled.send(), Answered)
+    shutil.copy(Authority(tmp_path, "other").file, trusted)
+    refused = await dialled.send()
+    assert isinstance(refused, NotSent)
+    assert refused.reason is NotSentReason.CERTIFICATE
 
 
 async def test_listener_serves_tls_and_follows_its_files(bench: Bench, authority: Authority) -> None:

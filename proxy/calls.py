@@ -15,7 +15,7 @@ from proxy.core import problem
 from proxy.core.claim import make_claim
 from proxy.core.http import Headers, MaybeSent, NotSent, RequestHead, Response, WireRequest, first, without
 from proxy.core.messages import CallEnded, Fact, Marks, Reply, SensitiveKey
-from proxy.core.model import Owner, Scope
+from proxy.core.model import Knowledge, Owner, Scope
 from proxy.core.patience import patience_ms
 from proxy.core.problem import Problem, render
 from proxy.core.routes import Match, RouteTable, near_miss, normalise
@@ -208,8 +208,12 @@ class Calls:
         started_us: int,
         route: str = "other",
     ) -> None:
-        """A call that was not claimed: nothing was sent, and the ledger was not read (H8)."""
-        reply = Reply(render(refusal, self.platform.error_shape), Marks())
+        """A call that was not claimed: nothing was sent, and the ledger was not read.
+
+        H8: a mistake of the caller's says nothing of the operation; a 5xx says that it can't be told.
+        """
+        unread = Marks(Knowledge.UNKNOWN, 0) if refusal.status >= 500 else Marks()
+        reply = Reply(render(refusal, self.platform.error_shape), unread)
         await exchange.reply(self._marked(reply, b"", request_id))
         self._ended(exchange, reply, request_id, started_us, 0, route, code=refusal.code)
 

@@ -61,8 +61,21 @@ async def _is_refused(caller: RawCaller, raw: bytes) -> None:
         told = Told.of(await caller.answer())
     except (EOFError, OSError):
         return
-    assert (told.status, told.code) == (503, "draining")
+    assert (told.status, told.code, told.knowledge) == (503, "draining", "unknown")
     assert told.header("connection") == "close"
+
+
+async def test_call_refused_by_a_drain_says_that_its_operation_is_unknown(stage: Stage) -> None:
+    """H8: the ledger was not read for it, and an earlier attempt with its key may have moved money."""
+    platform = await stage.platform(ok())
+    proxy = await stage.proxy(platform.url)
+    proxy.app.now.driver.start_drain()
+
+    told = await proxy.call(payment())
+
+    assert (told.status, told.code) == (503, "draining")
+    assert (told.knowledge, told.attempts) == ("unknown", 0)
+    assert platform.hits == 0
 
 
 async def test_o63_readiness_fails_at_once_and_liveness_stays(stage: Stage) -> None:

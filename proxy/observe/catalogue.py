@@ -139,6 +139,7 @@ _ALL = (
     _counter("drain_cut_short_total", "Calls still on the wire when a drain's time was over: unknown since."),
     _counter("config_reloads_total", "Reloads asked for, by what became of them.", "result"),
     _counter("internal_faults_total", "Exceptions that nobody expected: bugs of ours."),
+    _counter("announcements_lost_total", "Announcements that did not reach the worker with the console."),
     _counter("log_lines_dropped_total", "Log lines dropped: their reader was too slow."),
     _gauge(
         "build_info",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, assert_never
 
@@ -37,7 +36,9 @@ from proxy.observe.exposition import Snapshot, Trace, page
 from proxy.observe.gauges import Drives, Gauges, Resolves
 from proxy.observe.lines import LineWriter
 from proxy.observe.logs import AttemptLine, CallLine, Level, Log, Value, cut, is_terminal, masked
-from proxy.observe.told import announced, of_operation, of_run, trace_of
+from proxy.observe.money import MoneyTold
+from proxy.observe.news import News, Share
+from proxy.observe.told import of_run, trace_of
 from proxy.observe.version import VERSION
 from proxy.ports import Clock, Holdings, StoreReport
 from proxy.run import Run
@@ -59,14 +60,6 @@ class StoreNotice(Protocol):
     def kind(self) -> str: ...
     @property
     def text(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Where the workers of one host keep their counts for each other, and which of them this is."""
-
-    folder: Path
-    worker: int
 
 
 class Observer:
@@ -94,7 +87,8 @@ class Observer:
         )
         book: Book = SharedBook(share.folder, worker=share.worker) if share else LocalBook()
         self.counts = Counts(book, settings.platform)
-        self.announcements = Announcements(first=clock.wall_ms())
+        self._news = News(clock, self.counts, share)
+        self._money = MoneyTold(self.counts, self.log, self._news, clock)
         self._gauges = Gauges(settings.platform, clock)
         self._last_status: tuple[str | None, int | None] = (None, None)
         self._build(settings)
@@ -116,11 +110,11 @@ class Observer:
             case RetryPlanned():
                 self._retry_planned(fact, run)
             case BecameUnknown(operation):
-                self._became_unknown(operation, run)
+                self._money.became_unknown(operation, run)
             case BecameKnown(operation, by):
-                self._became_known(operation, by, run)
+                self._money.became_known(operation, by, run)
             case OutcomeConflict(operation, text):
-                self._outcome_conflict(operation, text)
+                self._money.outcome_conflict(operation, text)
             case Collapsed(route):
                 self.counts.add("collapsed_total", self.counts.route(route))
                 self.counts.add("duplicates_prevented_total", "collapsed")
@@ -235,51 +229,26 @@ class Observer:
         level = Level.WARNING if fact.result == "failed" else Level.INFO
         told = {"route": fact.route, "result": fact.result, "reason": cut(fact.reason)}
         self.log.line(level, "lookup", told)
-        self._announce("lookup", dict(told))
+        self._news.announce("lookup", dict(told))
 
     def _waited(self, run: Run | None) -> None:
         if run is not None:
             self.counts.waited(run.away_us)
 
-    # --- what operators are told of money (U7) --------------------------------------------------------------
-
-    def _became_unknown(self, operation: Operation, run: Run | None) -> None:
-        self.counts.add("unknown_results_total", self.counts.route(operation.route))
-        self.log.line(Level.WARNING, "became_unknown", {**of_run(run), **of_operation(operation)})
-        self._announce("became_unknown", announced(operation))
-
-    def _became_known(self, operation: Operation, by: str, run: Run | None) -> None:
-        settled_ms = operation.settled_ms or self._clock.wall_ms()
-        begun_ms = operation.first_attempt_ms or operation.created_ms
-        status = operation.status or operation.by_hand
-        self.counts.settled(route=operation.route, status=status, by=by, after_ms=settled_ms - begun_ms)
-        level = Level.DEBUG if by == "answer" and not operation.doubt else Level.INFO
-        self.log.line(level, "became_known", {**of_run(run), **of_operation(operation), "by": by})
-        if level is Level.INFO:
-            self._announce("became_known", {**announced(operation), "by": by})
-
-    def _outcome_conflict(self, operation: Operation, text: str) -> None:
-        self.counts.add("outcome_conflicts_total", self.counts.route(operation.route))
-        told: dict[str, Value] = {**of_operation(operation), "text": cut(text)}
-        self.log.line(Level.ERROR, "outcome_conflict", told)
-        self._announce("outcome_conflict", {**announced(operation), "text": cut(text)})
-
     def needs_person(self, operation: Operation) -> None:
-        """The lookups' time is over (U3). A pending payment whose state the platform knows is no alert."""
-        quiet = operation.accepted and operation.resolution_status == "known"
-        if not quiet:
-            self.counts.add("manual_reviews_total", self.counts.route(operation.route))
-        self.log.line(Level.INFO if quiet else Level.ERROR, "manual_review", of_operation(operation))
-        self._announce("manual_review", announced(operation))
+        """The lookups' time is over, and a person should look (U3)."""
+        self._money.needs_person(operation)
+
+    @property
+    def announcements(self) -> Announcements:
+        """What the event stream reads (A2)."""
+        return self._news.ring
 
     def event_received(self, verdict: str, detail: str) -> None:
         """An event of the platform came (U4)."""
         self.counts.add("events_total", verdict)
         level = Level.WARNING if verdict in ("refused", "failed") else Level.INFO
         self.log.line(level, "event", {"verdict": verdict, "detail": cut(detail)})
-
-    def _announce(self, kind: str, told: dict[str, object]) -> None:
-        self.announcements.announce(kind, told, at_ms=self._clock.wall_ms())
 
     # --- the store ------------------------------------------------------------------------------------------
 
@@ -307,7 +276,7 @@ class Observer:
         self.counts.add("store_notices_total", str(notice.kind))
         level = Level.ERROR if notice.kind == "lost_data" else Level.WARNING
         self.log.line(level, "store_notice", {"kind": str(notice.kind), "text": cut(notice.text)})
-        self._announce("store", {"kind": str(notice.kind), "text": cut(notice.text)})
+        self._news.announce("store", {"kind": str(notice.kind), "text": cut(notice.text)})
 
     @property
     def store_report(self) -> StoreReport | None:
@@ -329,6 +298,7 @@ class Observer:
     def watch(self, *, driver: Drives, resolver: Resolves) -> None:
         """Ask these for the gauges from now on, also after a reload."""
         self._gauges.watch(driver, resolver)
+        self._news.listen()
 
     def fault(self, error: BaseException) -> None:
         """An exception that nobody expected. Where it came from, never its text: that may hold a caller's."""
@@ -378,5 +348,5 @@ class Observer:
 
     def close(self) -> None:
         """End the streams and write the last lines."""
-        self.announcements.close()
+        self._news.close()
         self._writer.close()

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from proxy.core.messages import BecameUnknown
 from proxy.observe import Share
 from proxy.observe.cells import CELLS_MAX, SharedBook, clear
 from proxy.ports import Holdings
-from tests.observe.conftest import Make
+from proxy.run import Run
+from tests.observe.conftest import Make, operation
 from tests.observe.test_metrics import call
 
 LABELS = {"route": "create_payment", "method": "POST", "status": "201", "knowledge": "executed"}
@@ -105,3 +107,49 @@ def test_label_that_is_not_bounded_is_a_bug_that_shows(tmp_path: Path) -> None:
     book = SharedBook(tmp_path, worker=0)
     with pytest.raises(MemoryError, match="not bounded"):
         book.open("draining", (), width=CELLS_MAX + 1)
+
+
+class Idle:
+    """A driver and a resolver that have nothing to do."""
+
+    runs: dict[int, Run] = {}  # noqa: RUF012 -- stays empty
+    owed: tuple[object, ...] = ()
+    is_draining = False
+    budget = None
+    breaker = None
+    backlog = 0
+
+
+async def test_announcements_of_every_worker_reach_the_one_with_the_console(
+    make: Make, tmp_path: Path
+) -> None:
+    serving, other = make(share=Share(tmp_path, 0)), make(share=Share(tmp_path, 1))
+    for one in (serving, other):
+        one.observer.watch(driver=Idle(), resolver=Idle())
+    news = serving.observer.announcements
+
+    other.observer.fact(BecameUnknown(operation()), None)
+    assert await news.changed(timeout_s=5)
+    serving.observer.fact(BecameUnknown(operation()), None)
+
+    told, _ = news.since(news.first - 1)
+    assert [one.kind for one in told] == ["became_unknown", "became_unknown"]
+    assert told[0].data == told[1].data
+
+
+async def test_announcement_that_nobody_takes_is_counted_and_harmless(make: Make, tmp_path: Path) -> None:
+    other = make(share=Share(tmp_path, 1))
+
+    other.observer.fact(BecameUnknown(operation()), None)
+
+    assert await other.value("announcements_lost_total") == 1.0
+
+
+async def test_successor_of_the_serving_worker_takes_over(make: Make, tmp_path: Path) -> None:
+    make(share=Share(tmp_path, 0)).observer.watch(driver=Idle(), resolver=Idle())
+    successor, other = make(share=Share(tmp_path, 0)), make(share=Share(tmp_path, 1))
+    successor.observer.watch(driver=Idle(), resolver=Idle())
+
+    other.observer.fact(BecameUnknown(operation()), None)
+
+    assert await successor.observer.announcements.changed(timeout_s=5)

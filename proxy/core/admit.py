@@ -83,6 +83,8 @@ class AdmitUnrecorded:
         self, tables: Tables, now: Now, found: Operation | None, identity: OperationId, state: State
     ) -> Operation:
         subject = tables.subject(self.scope, self.claim.subject) if self.claim.subject else None
+        if found is not None and found.state is State.NOT_EXECUTED:
+            found = replace(found, released=True)  # the platform now holds the key for what was sent
         claimed = ReserveOperation(self.claim, Owner(""), 0).claimed(
             found, now, identity=identity, key=self.key, seq=None, subject=subject
         )

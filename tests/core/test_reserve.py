@@ -516,6 +516,15 @@ def test_admit_released_key_moves_to_the_order_that_was_sent() -> None:
     assert (admitted.released, admitted.subject) == (True, handle("order", "ORDER-2"))
 
 
+def test_admit_refused_key_names_what_was_sent_with_it() -> None:
+    """The ledger alone held the key for the first fields; the platform now holds it for the second."""
+    book = Book()
+    settled(book, create(), State.NOT_EXECUTED)
+    admitted = admit(book, create(amount=12_000), Outcome.EXECUTED, shown=seen(source="answer"))
+    assert admitted.amount == 12_000
+    assert isinstance(reserve(book, create(), "b"), Conflicting)
+
+
 def test_admit_call_without_a_subject_is_found_by_its_key() -> None:
     book = Book()
     assert admit(book, replace(create(), subject=None, handles=())).state is State.UNKNOWN

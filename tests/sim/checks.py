@@ -49,7 +49,8 @@ class Checks:
     submissions: Counter[str] = field(default_factory=Counter)  # of payments' confirms
     charges: Counter[str] = field(default_factory=Counter)
     replies: Counter[str] = field(default_factory=Counter)
-    sends: int = 0
+    attempts: set[tuple[OperationId, int]] = field(default_factory=set)
+    misses: dict[tuple[OperationId, int], list[int]] = field(default_factory=dict)
 
     def broken(self, promise: str) -> None:
         """A store that lost records can't keep every promise; what then is left is named in D6."""
@@ -59,9 +60,11 @@ class Checks:
 
     # --- before a byte leaves ---------------------------------------------------------------------------------
 
-    def sending(self, claim: Claim, request: Request, operation: OperationId, fence: Fence, n: int) -> None:
+    def sending(self, claim: Claim, operation: OperationId, fence: Fence, n: int) -> None:
         """An attempt starts."""
-        self.sends += 1
+        if (operation, n) in self.attempts:
+            self.broken(f"attempt {n} of {operation} is sent twice")
+        self.attempts.add((operation, n))
         record = self.ledger.operations.get(operation)
         if record is None or record.attempt_count < n:
             return self.broken(f"attempt {n} of {operation} leaves before it is recorded")
@@ -73,6 +76,12 @@ class Checks:
             self.broken(f"{operation} was settled by hand and is sent again")
         self._subject(claim, record)
         return None
+
+    def repeating(self, operation: OperationId) -> None:
+        """A repeat of what is recorded leaves (P6)."""
+        record = self.ledger.operations.get(operation)
+        if record is not None and record.by_hand is not None:
+            self.broken(f"{operation} was settled by hand and is forwarded")
 
     def _subject(self, claim: Claim, record: Operation) -> None:
         """U1: no other key's operation on the subject is open."""
@@ -150,6 +159,10 @@ class Checks:
         assert self.bank is not None
         return [one for one in self.bank.effects if (one.kind, one.thing, one.key) == name]
 
+    def _on(self, kind: str, thing: str) -> list[Effect]:
+        assert self.bank is not None
+        return [one for one in self.bank.effects if (one.kind, one.thing) == (kind, thing)]
+
     def _same(self, operation: str, body: bytes) -> None:
         """Replays equal: one version of one operation has one body."""
         shown = json.loads(body)
@@ -157,6 +170,22 @@ class Checks:
         first = self.bodies.setdefault(version, body)
         if json.loads(first) != shown:
             self.broken(f"{operation} is replayed in two ways: {first!r} and {body!r}")
+
+    # --- lookups ----------------------------------------------------------------------------------------------
+
+    def missed(self, operations: tuple[OperationId, ...]) -> None:
+        """A lookup for these found nothing, or nothing newer."""
+        for identity in operations:
+            record = self.ledger.operations.get(identity)
+            if record is not None:
+                seen = self.misses.setdefault((identity, record.attempt_count), [])
+                seen.append(self.world.now_ms)
+
+    def absent(self, record: Operation) -> None:
+        """U8: three misses since the last attempt, at least ten seconds apart."""
+        seen = self.misses.get((record.id, record.attempt_count), [])
+        if len(seen) < 3 or seen[-1] - seen[-3] < 20_000 - 1_000:
+            self.broken(f"{record.key} is believed absent after lookups at {seen}")
 
     # --- facts ------------------------------------------------------------------------------------------------
 
@@ -195,12 +224,21 @@ class Checks:
             wrong = [one for one in effects if kind == "confirm" or one.resource.amount == record.amount]
             if wrong:
                 self.broken(f"{name} took effect and the ledger says not executed")
+        mine = effects or [one for one in self._on(kind, thing) if kind != "confirm"]
+        if record.state is State.EXECUTED and not mine and kind != "confirm":
+            self.broken(f"{name} is held to have happened, and nothing did")
+        if record.state is State.EXECUTED and not effects and _was_held_not_executed(record):
+            self.broken(f"{name} did not happen, whatever another key did")
         if record.state is State.ABSENT and any(one.is_good for one in effects):
             self.broken(f"{name} took effect and is still absent")
         if record.state is State.EXECUTED and kind != "confirm" and effects:
             shown = effects[-1].resource.status
             if record.version == effects[-1].resource.version and record.status != shown:
                 self.broken(f"{name} is {record.status} in the ledger and {shown} at the bank")
+
+
+def _was_held_not_executed(record: Operation) -> bool:
+    return any("held to be not executed" in entry.text for entry in record.history)
 
 
 def _says_failed(reply: Reply) -> bool:

@@ -11,9 +11,10 @@ from proxy.core.http import Answered, MaybeSent, MaybeSentReason, Phase, WireRes
 from proxy.core.keys import handle
 from proxy.core.lookups import lookup_target, read_lookup
 from proxy.core.model import Operation, Owner, State
-from proxy.core.resolve import EndLookup, LookupFailed, LookupTask, NoticeLapse, TakeLookup
+from proxy.core.resolve import EndLookup, Found, LookupFailed, LookupTask, Missed, NoticeLapse, TakeLookup
 from tests.core.payhub import SCOPE
 from tests.sim.bank import Bank, Resource, refusal
+from tests.sim.checks import Checks
 from tests.sim.platforms import LATE_MS_MAX, LOOKUPS, Setting
 from tests.sim.sidecar import Sidecar
 from tests.sim.store import SimStore
@@ -38,6 +39,7 @@ class Fleet:
     store: SimStore
     bank: Bank
     sidecars: list[Sidecar]
+    checks: Checks
     lookups: int = 0
 
     # --- lookups (U2) -----------------------------------------------------------------------------------------
@@ -106,6 +108,8 @@ class Fleet:
             seen_ms = sidecar.wall_ms()
             read = read_lookup(result, task.operation, route, self.setting.platform, seen_ms=seen_ms)
             verb = EndLookup(task, read, LOOKUPS)
+            if isinstance(read, Missed | Found):
+                self.checks.missed(tuple(identity for identity, _ in task.fences))
             if self.world.tracing:
                 self.world.note(f"lookup {target.decode()} -> {read}")
         self.store.ask(verb, _ignored)

@@ -113,6 +113,8 @@ class Merchant:
             # The platform said what is wrong: the fixed body comes with the same key, or with a new one.
             key = self.request.key if chance.hits(500) else f"{self.request.key}-fixed"
             self.request = replace(self.request, is_valid=True, key=key)
+            if chance.hits(300):  # a released key names another order
+                self.request = replace(self.request, thing=f"{self.request.thing}n")
         wait_ms = chance.pick((10, 500, 3_000, 12_000, 40_000))
         slow_ms = chance.pick((1_000, 200_000, 10_800_000, 90_000_000))
         world.after(slow_ms if world.is_slow else wait_ms, self.go)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from proxy.core.model import EntryKind, Operation, State
+from proxy.core.model import EntryKind, Operation, Outcome, State
 from proxy.core.states import TABLE, Move
 from proxy.core.tables import Verb
 
@@ -126,8 +126,11 @@ class Rows:
             by_hand = verb == "by_hand" and after.by_hand == "absent"
             if not proven and not by_hand:
                 return f"{verb}: doubt was forgotten"
+        frees = verb == "settle" and after.state is State.NOT_EXECUTED and after.released and not before.doubt
+        if frees and after.attempts[-1].outcome is not Outcome.RELEASED:
+            return "settle: a key was released that the platform still holds"
         same = before.fingerprint == after.fingerprint
-        released = before.state is State.NOT_EXECUTED and before.released
+        released = before.state is State.NOT_EXECUTED and (before.released or verb == "admit")
         if not same and not released:
             return f"{verb}: a key that was not released changed its fingerprint"
         if (

@@ -308,9 +308,13 @@ class Sidecar:
             not_after_ms = min(not_after_ms, command.not_after_ms)
         operation = run.guard.operation
         assert operation is not None
-        if self.world.now_ms <= not_after_ms:
-            self.checks.sending(run.claim, run.request, operation.id, operation.fence, command.n)
-        self.wire.send(run.request, command.key, not_after_ms, lambda result: self._ended(run, result))
+
+        def leaves() -> None:
+            self.checks.sending(run.claim, operation.id, operation.fence, command.n)
+
+        self.wire.send(
+            run.request, command.key, not_after_ms, lambda result: self._ended(run, result), leaves=leaves
+        )
 
     def _ended(self, run: Run, result: WireResult) -> None:
         if not run.is_dead:
@@ -328,6 +332,7 @@ class Sidecar:
             self.wire.send(run.request, command.key, None, admitted)
             return
         share = command.share
+        self.checks.repeating(share)
         waiting = self.shared.get(share)
         if waiting is not None:
             waiting.append(lambda result: self._ended(run, result))

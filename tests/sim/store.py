@@ -48,6 +48,7 @@ class SimStore:
     ledger: MemoryLedger = field(init=False)
     waiters: dict[OperationId, list[Waiter]] = field(default_factory=dict)
     down_until_ms: int = 0
+    became_absent: Callable[[Operation], None] = lambda _: None
     _was: dict[OperationId, Operation] = field(default_factory=dict)
     _verb: Verb[object] | None = None
 
@@ -99,6 +100,9 @@ class SimStore:
         wrong = self.rows.wrote(self._verb, before, operation, self.world.boot_ms(), self.world.boot_id())
         if wrong:
             raise self.world.broken(f"{before.key if before else identity}: {wrong}")
+        absent = operation.absent_at_attempt if operation is not None else None
+        if operation is not None and absent is not None and before and before.absent_at_attempt != absent:
+            self.became_absent(operation)
         if operation is None:
             del self._was[identity]
         else:

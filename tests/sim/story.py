@@ -62,11 +62,12 @@ class Story:
         def effect(effect: Effect) -> None:
             checks.effect(effect)
 
+        store.became_absent = checks.absent
         bank = Bank(world, setting.is_unique, effect, changed)
         checks.bank = bank
         wire = Wire(world, bank, checks, {})
         hosts = [Sidecar(f"host{n}", world, setting, store, wire, checks) for n in range(1, sidecars + 1)]
-        fleet = Fleet(world, setting, store, bank, hosts)
+        fleet = Fleet(world, setting, store, bank, hosts, checks)
         told.append(fleet)
         return cls(world, setting, rows, store, checks, bank, fleet, Town(world, hosts, bank, checks, store))
 

@@ -61,13 +61,20 @@ class Wire:
     under_way: dict[str, int]
 
     def send(
-        self, request: Request, key: str, not_after_ms: int | None, ended: Callable[[WireResult], None]
+        self,
+        request: Request,
+        key: str,
+        not_after_ms: int | None,
+        ended: Callable[[WireResult], None],
+        *,
+        leaves: Callable[[], None] = lambda: None,
     ) -> None:
-        """One attempt, its last-moment check included."""
+        """One attempt, its last-moment check included. `leaves`: its first byte is about to."""
         world, chance = self.world, self.world.chance
         if not_after_ms is not None and world.now_ms > not_after_ms:
             world.after(0, lambda: ended(NotSent(NotSentReason.TOO_LATE)))
             return
+        leaves()
         fault = world.fault("wire")
         begun = world.steps
         travel_ms = chance.between(5, 400)

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 START_MS = 1_000_000
 WALL_START_MS = 1_700_000_000_000
+STEPS_MAX = 60_000  # a hundred times an ordinary story
 MASK = (1 << 64) - 1
 
 Item = TypeVar("Item")
@@ -186,6 +187,8 @@ class World:
             at_ms, _, thunk = heapq.heappop(heap)
             self.now_ms = at_ms
             self.steps += 1
+            if self.steps > STEPS_MAX:
+                raise self.broken("the story never ends")
             thunk()
             if self.on_step is not None:
                 self.on_step()

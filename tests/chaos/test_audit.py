@@ -1,0 +1,210 @@
+"""The audit bites: each kind of contradiction, put into otherwise honest logs, is found and named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.chaos.audit import CHECKS, audit
+from tests.chaos.logs import Arrival, Bank, Call, Entry, Logs, Stored, Witness
+
+ORDER = "ORD-1"
+KEY = "payment.create:ORD-1:own"
+PATH = "/v1/payments"
+
+
+def call(n: int = 1, **more: Any) -> Call:
+    """An honest call that paid ORD-1."""
+    told: dict[str, Any] = {
+        "n": n,
+        "caller": "honest",
+        "submission": f"create {ORDER}",
+        "order": ORDER,
+        "path": PATH,
+        "key": KEY,
+        "body_sha256": "body",
+        "amount": 100,
+        "began_ms": 1_000,
+        "ended_ms": 2_000,
+        "status": 201,
+        "knowledge": "executed",
+        "told_key": KEY,
+        "operation": "op_1",
+        "attempts": 1,
+        "object_id": "pay_1",
+        "object_status": "succeeded",
+        "version": 1,
+        "body": '{"id": "pay_1"}',
+    }
+    return Call(**{**told, **more})
+
+
+def refused(n: int = 1, **more: Any) -> Call:
+    """A call without an object in its answer."""
+    blank = {"object_id": None, "object_status": None, "version": None, "body": ""}
+    return call(n, **{**blank, **more})
+
+
+CHARGE = Entry("charge", ORDER, "pay_1", KEY, 100, at_ms=1_500)
+ARRIVAL = Arrival(1, 1_400, PATH, KEY, "body", "201", executed=True)
+STORED = Stored("op_1", "create_payment", PATH, KEY, f"order:{ORDER}", "executed", "executed", "succeeded")
+HONEST = Logs(Bank([CHARGE], [ARRIVAL], {ORDER: "succeeded"}), [STORED], [call()])
+
+
+def with_calls(*calls: Call) -> Logs:
+    return replace(HONEST, calls=calls)
+
+
+def with_bank(*entries: Entry, **more: Any) -> Logs:
+    return replace(HONEST, bank=replace(HONEST.bank, entries=entries, **more))
+
+
+def with_stored(**more: Any) -> Logs:
+    return replace(HONEST, store=[replace(STORED, **more)])
+
+
+NOT_DONE: dict[str, Any] = {"status": 503, "knowledge": "not_executed", "code": "temporarily_unavailable"}
+OTHER = Arrival(2, 1_600, PATH, KEY, "other", "409", executed=False)
+REFUND = Entry("refund", ORDER, "pay_1", "K-R", 50, at_ms=1_800, refund="R-1")
+BURST = {"group": 1, "began_ms": 1_000}
+
+DOCTORED = {
+    "charged twice": (with_bank(CHARGE, replace(CHARGE, key="other")), "at most one effect"),
+    "refunded twice": (with_bank(CHARGE, REFUND, replace(REFUND, key="K2")), "at most one effect"),
+    "another amount": (with_bank(replace(CHARGE, amount=101)), "nothing unasked"),
+    "an order of nobody": (with_bank(CHARGE, replace(CHARGE, order="X", key="K")), "nothing unasked"),
+    "told not executed": (with_calls(refused(**NOT_DONE)), "never 'not done' about an effect"),
+    "told 429, though marked unknown": (
+        with_calls(refused(status=429, knowledge="unknown", code="rate_limited")),
+        "never 'not done' about an effect",
+    ),
+    "told 422": (
+        with_calls(refused(status=422, knowledge="unknown")),
+        "never 'not done' about an effect",
+    ),
+    "told not executed long after": (
+        with_calls(call(), refused(2, began_ms=9_000, ended_ms=9_100, **NOT_DONE)),
+        "never 'not done' about an effect",
+    ),
+    "not executed after a doubt of its own": (
+        with_calls(
+            refused(1, began_ms=1_000, ended_ms=1_300, status=504, knowledge="unknown"),
+            refused(2, began_ms=1_420, ended_ms=1_450, **NOT_DONE),
+        ),
+        "never 'not done' about an effect",
+    ),
+    "told failed": (with_calls(call(object_status="failed")), "never 'failed' about an effect"),
+    "told 402": (with_calls(refused(status=402)), "never 'failed' about an effect"),
+    "success of nothing": (
+        with_calls(call(), call(2, order="Z", submission="create Z", key="K", told_key="K")),
+        "'succeeded' is true",
+    ),
+    "refund of nothing": (
+        with_calls(call(), call(2, path="/v1/refunds", submission="refund R-9", key="K", told_key="K")),
+        "'succeeded' is true",
+    ),
+    "sent unrecorded": (replace(HONEST, store=[]), "recorded before sent"),
+    "bank's log cut": (with_bank(CHARGE, is_complete=False), "complete logs"),
+    "operation lost": (
+        with_calls(call(), refused(2, operation="op_9", knowledge="unknown", status=504)),
+        "no operation is lost",
+    ),
+    "effect unknown for ever": (
+        with_stored(state="unknown", knowledge="unknown"),
+        "each effect becomes known",
+    ),
+    "effect absent": (with_stored(state="absent", knowledge="unknown"), "each effect becomes known"),
+    "effect recorded as failed": (with_stored(status="failed"), "each effect becomes known"),
+    "declined payment dropped": (
+        replace(
+            with_stored(state="not_executed", knowledge="not_executed"),
+            bank=Bank([], [ARRIVAL], {ORDER: "failed"}),
+        ),
+        "each effect becomes known",
+    ),
+    "effect invented": (
+        replace(HONEST, bank=Bank([], [ARRIVAL], {}), calls=[]),
+        "no effect is invented",
+    ),
+    "left in flight": (with_stored(state="in_flight"), "nothing hangs"),
+    "unknown and left alone": (with_stored(state="unknown", knowledge="unknown"), "nothing hangs"),
+    "key changed": (
+        with_calls(call(key=None), call(2, key=None, told_key="payment.create:ORD-1:2")),
+        "one key for a submission",
+    ),
+    "other body under a key": (
+        replace(
+            HONEST,
+            bank=replace(HONEST.bank, arrivals=[ARRIVAL, OTHER]),
+            calls=[call(), call(2, amount=101, body_sha256="other")],
+        ),
+        "one body for a key",
+    ),
+    "version told twice": (
+        with_calls(call(), call(2, body='{"id": "pay_2"}')),
+        "followers' answers are equal",
+    ),
+    "burst told of two": (
+        with_calls(call(1, **BURST), call(2, operation="op_2", **BURST)),
+        "followers' answers are equal",
+    ),
+    "guard let go": (
+        replace(HONEST, witnesses=[Witness(KEY, "K2", "unknown", "unknown")]),
+        "held back while unknown",
+    ),
+    "no knowledge": (with_calls(refused(status=503, knowledge=None)), "answers say what is known"),
+    "process fell over": (replace(HONEST, incidents=["sidecar-1: Traceback"]), "processes behave"),
+}
+
+
+def test_honest_logs_have_no_violation() -> None:
+    assert audit(HONEST) == []
+
+
+@pytest.mark.parametrize("name", DOCTORED)
+def test_contradiction_is_found(name: str) -> None:
+    logs, rule = DOCTORED[name]
+
+    assert rule in {found.rule for found in audit(logs)}
+
+
+def test_every_check_bites_on_some_doctored_log() -> None:
+    found = {violation.rule for logs, _ in DOCTORED.values() for violation in audit(logs)}
+
+    assert len(found) >= len(CHECKS)
+
+
+FAIR = {
+    "a later call brought the effect": with_calls(
+        refused(1, began_ms=100, ended_ms=200, **NOT_DONE), call(2, began_ms=1_000)
+    ),
+    "a call beside it brought the effect": with_calls(
+        refused(1, began_ms=1_000, ended_ms=1_450, **NOT_DONE), call(2, began_ms=900, ended_ms=2_000)
+    ),
+    "a caller who left brought the effect": with_calls(
+        refused(1, began_ms=1_000, ended_ms=1_450, **NOT_DONE),
+        refused(2, began_ms=900, ended_ms=950, status=0, knowledge=None, operation=None, hung_up=True),
+    ),
+    "declined, then paid with another key": replace(
+        HONEST,
+        bank=Bank([replace(CHARGE, key="payment.confirm:pay_1:1")], [ARRIVAL], {ORDER: "succeeded"}),
+        store=[replace(STORED, status="failed")],
+        calls=[call(object_status="failed")],
+    ),
+    "released key with another body": replace(
+        HONEST,
+        bank=replace(HONEST.bank, arrivals=[replace(ARRIVAL, answer="422", executed=False), OTHER]),
+        calls=[call(), call(2, amount=101, body_sha256="other")],
+    ),
+    "guard of a settled operation": replace(HONEST, witnesses=[Witness(KEY, "K2", "executed", "executed")]),
+    "refused before the ledger was read": with_calls(
+        call(), refused(2, key="K", status=413, knowledge=None, operation=None, told_key=None)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAIR)
+def test_what_the_contract_allows_is_no_violation(name: str) -> None:
+    assert audit(FAIR[name]) == []

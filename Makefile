@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types fast core-coverage clean
+.PHONY: help setup demo test check lint types fast fidelity core-coverage clean
 
 help: ## list the chores
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ types: setup ## mypy, strict
 
 fast: setup ## the tests that take no long processes
 	$(PYTEST) -n auto -m 'not slow'
+
+fidelity: setup ## print the fidelity matrix: what is sent and what arrives, byte for byte
+	@$(BIN)/python -m tests.wire.fidelity
 
 core-coverage: setup ## branch coverage of core, from core's own tests; fails under 100 %
 	$(BIN)/coverage run -m pytest tests/core -p no:xdist

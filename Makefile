@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types fast fidelity core-coverage clean
+.PHONY: help setup demo observe dashboards test check lint types fast fidelity core-coverage clean
 
 help: ## list the chores
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -20,6 +20,12 @@ $(STAMP): pyproject.toml
 
 demo: setup ## play scenarios S1-S13 through real sockets on the embedded store
 	@$(BIN)/safepost demo
+
+observe: setup ## a drill under load with a real Prometheus: which alerts fire, what the dashboards show
+	@$(BIN)/python -m deploy.observe
+
+dashboards: setup ## make dashboards/*.json from dashboards/source
+	@$(BIN)/python -m dashboards.source
 
 test: setup ## every test
 	$(PYTEST) -n auto

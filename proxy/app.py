@@ -133,7 +133,7 @@ class App:
         if not is_ours or code == TOO_MANY_CONNECTIONS:
             return response
         unread: Headers = ((b"Safepost-Knowledge", b"unknown"), (b"Safepost-Attempts", b"0"))
-        return replace(response, headers=(*response.headers, *unread))
+        return Response(response.status, (*response.headers, *unread), response.body, response.reason)
 
     def _every(self, period_ms: int, step: Callable[[], Awaitable[object]]) -> None:
         """Repeat a step for the process's life; a store that is down is reported and does not end it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from proxy.core import problem
 from proxy.core.claim import make_claim
@@ -198,7 +198,8 @@ class Calls:
         headers = without(reply.answer.headers, *names)
         if first(headers, b"x-request-id") is None:
             ours.append((REQUEST_ID, request_id))
-        return replace(reply.answer, headers=(*headers, *ours))
+        answer = reply.answer
+        return Response(answer.status, (*headers, *ours), answer.body, answer.reason)
 
     async def _refuse(
         self,

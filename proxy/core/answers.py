@@ -8,7 +8,8 @@ with no attempts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from proxy.core import problem
 from proxy.core.classify import DECODERS, Decoder, Verdict, plain_body
@@ -46,8 +47,7 @@ def is_older(seen: Seen, operation: Operation) -> bool:
     return older_than(seen, operation.newest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voice:
+class Voice(Struct, frozen=True, kw_only=True):
     """Makes one call's answers, in the platform's shape. `stored_bytes_max` is `limits.stored_response`."""
 
     platform: Platform

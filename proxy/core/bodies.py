@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from json import JSONDecodeError
 from typing import NoReturn, TypeAlias
 from urllib.parse import unquote_to_bytes
+
+from msgspec import Struct
 
 from proxy.core.http import Headers, values
 from proxy.core.rules import Path
@@ -27,8 +28,7 @@ _PLAIN_DIGITS_MAX = 40  # a number's text is written out up to here, and as digi
 _EXPONENT_DIGITS_MAX = 4_000  # int() refuses more than 4,300 digits
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """A JSON number by its literal: exact, whatever its size."""
 
     literal: str
@@ -95,8 +95,7 @@ class BodyKind(StrEnum):
     OPAQUE = "opaque"
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(Struct, frozen=True):
     """A body that was read: `root` is {} for an empty or opaque one, `raw` the bytes of an opaque one."""
 
     kind: BodyKind
@@ -104,8 +103,7 @@ class Parsed:
     raw: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(Struct, frozen=True):
     """Why a body is no JSON that may be trusted: `place` is a JSON pointer, or `body` where none can be told.
 
     `is_syntax` tells what is not JSON at all from JSON that two readers could read differently. `what` names
@@ -208,8 +206,7 @@ def _not_json(error: JSONDecodeError | _NoNumber) -> Mistake:
     return Mistake("body", f"is not valid JSON at {where}: {error.msg}", is_syntax=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Members:
+class _Members(Struct, frozen=True):
     """An object with all its members, also those that share a name."""
 
     pairs: list[tuple[str, object]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from proxy.core import fingerprint, keys
 from proxy.core.bodies import BodyKind, Json, Mistake, Number, Parsed, get, parse_headed
@@ -24,8 +24,7 @@ from proxy.core.rules import KeyMode, KeyRule, Platform, Route
 _CURRENCY_CHARS_MAX = 8  # longer than any code in use; the ledger keeps no arbitrary text as a currency
 
 
-@dataclass(frozen=True, slots=True)
-class Understood:
+class Understood(Struct, frozen=True):
     """A call that may be claimed. `sensitive` is `card` or `email` where its key or subject looks so (K5)."""
 
     claim: Claim

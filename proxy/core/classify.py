@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proxy.core.bodies import Json, Mistake, Number, at, read_json
 from proxy.core.cards import holds_card
@@ -39,8 +40,7 @@ _MAY_WAIT = frozenset({429, 503})  # whose Retry-After replaces the computed wai
 _CODE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """What one attempt's end means.
 
     `retry`: another attempt may be made (R4). `passes`: in doubt, but the caller may get this answer as it
@@ -60,8 +60,7 @@ class Verdict:
     means: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     """An answer's body, read. `is_final` is None where it is not the platform's object."""
 
     body: bytes | None

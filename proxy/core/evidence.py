@@ -8,7 +8,8 @@ had a state before: only what is newer than the baseline taken at the claim can 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proxy.core import states
 from proxy.core.keys import handle as handle_by_id
@@ -100,8 +101,7 @@ def _row(tables: Tables, now: Now, scope: Scope, handle: Handle) -> Subject:
     return tables.subject(scope, handle) or Subject(scope=scope, handle=handle, updated_ms=now.wall_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What a piece of evidence did to one operation. `conflict` says why people should look."""
 
     operation: Operation
@@ -220,8 +220,7 @@ def operations_on(tables: Tables, scope: Scope, handles: tuple[Handle, ...]) -> 
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyEvidence:
+class ApplyEvidence(Struct, frozen=True):
     """A lookup or a signed event showed this state of a resource: settle what it tells of, keep it for the rest.
 
     `handles`: the resource by id and by merchant number, as far as the evidence names them.
@@ -244,8 +243,7 @@ class ApplyEvidence:
         return tuple(changes)
 
 
-@dataclass(frozen=True, slots=True)
-class SettleByHand:
+class SettleByHand(Struct, frozen=True):
     """A named person settles an operation (C5). None: there is no such operation, or nothing to settle.
 
     Args: is_failure: whether the preset counts `status` as a definite failure (K3).

@@ -7,14 +7,14 @@ What a network does is a value (`WireResult`), never an exception. The split bet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(Struct, frozen=True):
     """The head of a call as the merchant service sent it; `target` is the raw request-target."""
 
     method: bytes
@@ -23,8 +23,7 @@ class RequestHead:
     http_minor: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class WireRequest:
+class WireRequest(Struct, frozen=True):
     """One attempt's bytes, whole: what goes to the platform, framing headers aside.
 
     `headers` are end-to-end headers only. The wire adds `Host`, `Content-Length` and `Via`.
@@ -36,8 +35,7 @@ class WireRequest:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """A whole HTTP answer, end-to-end headers only (no framing, no hop-by-hop fields)."""
 
     status: int
@@ -82,15 +80,13 @@ class Phase(StrEnum):
     READING = "reading"  # the final head came, the body did not end
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """A whole, well-framed final response."""
 
     response: Response
 
 
-@dataclass(frozen=True, slots=True)
-class NotSent:
+class NotSent(Struct, frozen=True):
     """No byte of the request left: it is certain that the platform did not act."""
 
     reason: NotSentReason
@@ -98,8 +94,7 @@ class NotSent:
     retry_after_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MaybeSent:
+class MaybeSent(Struct, frozen=True):
     """At least one byte left and no whole answer came: the platform may have acted.
 
     `status` is that of a final head that was read before the body broke.

@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote_from_bytes, unquote
+
+from msgspec import Struct
 
 from proxy.core.bodies import Json, Number, Parsed, get
 from proxy.core.cards import holds_card_number
@@ -74,8 +75,7 @@ def operation_id(scope: Scope, method: str, path: str, key: Key) -> OperationId:
     return OperationId(f"op_{_short_hash(text)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(Struct, frozen=True):
     """A compiled template: literal texts, and paths like `("body", "a")`, `("path", "id")` and `("seq",)`."""
 
     parts: tuple[str | Path, ...]
@@ -115,16 +115,14 @@ def _is_variable(path: Path) -> bool:
     return all(names) and {"seq": not names, "body": len(names) > 0, "path": len(names) == 1}.get(kind, False)
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
+class Filled(Struct, frozen=True):
     """A template with its values in place, encoded. `after` is what follows `{seq}`, None without one."""
 
     before: str
     after: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Unfilled:
+class Unfilled(Struct, frozen=True):
     """The variable for which a call holds no value: `place` is its field or path parameter."""
 
     place: str

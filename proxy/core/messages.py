@@ -7,7 +7,7 @@ with the monotonic instant of its happening (`Guard.step(event, now_ms)`); insta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from proxy.core.http import Response, WireResult
 from proxy.core.model import (
@@ -27,8 +27,7 @@ from proxy.core.model import (
 from proxy.core.rules import Route
 
 
-@dataclass(frozen=True, slots=True)
-class SeqKey:
+class SeqKey(Struct, frozen=True):
     """An injected key whose `{seq}` only the store can fill in (K3): `before` + number + `after`."""
 
     before: str
@@ -36,8 +35,7 @@ class SeqKey:
     length_max: int = 255
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """One call, understood: who it is about and what identifies it. Holds no body and no credential.
 
     `fingerprints` holds one for each secret that records may have been made with, the current one first.
@@ -62,60 +60,52 @@ class Claim:
 # --- events -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
+class Began(Struct, frozen=True):
     """The call was understood and is about to be claimed."""
 
     claim: Claim
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
+class Reserved(Struct, frozen=True):
     """The store made this call the leader; attempt `operation.attempt_count` is recorded."""
 
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     """Another call leads a run of the same key and fingerprint."""
 
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """The operation is executed or pending: there is nothing to claim."""
 
     operation: Operation
     failure_is_due: bool  # K3: a definite failure that no caller was given yet
 
 
-@dataclass(frozen=True, slots=True)
-class Conflicting:
+class Conflicting(Struct, frozen=True):
     """The key is bound to other business fields (P2). Names them, never their values."""
 
     operation: Operation
     fields: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(Struct, frozen=True):
     """Another key's operation holds the subject (U1); `twin`: a same-amount refund does."""
 
     holder: Operation
     twin: bool
 
 
-@dataclass(frozen=True, slots=True)
-class KeyExpired:
+class KeyExpired(Struct, frozen=True):
     """The platform may have forgotten the key; nothing may be sent for it (P9)."""
 
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class StoreFailed:
+class StoreFailed(Struct, frozen=True):
     """The store did not do the outstanding step, or did not say that it did.
 
     `lease_held`: no other call can have taken the operation over meanwhile, so what this run knows still holds.
@@ -125,77 +115,66 @@ class StoreFailed:
     lease_held: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
+class AttemptEnded(Struct, frozen=True):
     """What came of a `Send` or a `Repeat`. `wall_ms` is the instant of its end, for HTTP dates and the record."""
 
     result: WireResult
     wall_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Woke:
+class Woke(Struct, frozen=True):
     """The wait is over and another attempt may start."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryRefused:
+class RetryRefused(Struct, frozen=True):
     """The retry budget, the breaker or a drain allows no further attempt (R7, O3)."""
 
     reason: str  # budget | breaker | drain
     retry_after_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRecorded:
+class AttemptRecorded(Struct, frozen=True):
     """The next attempt is durable and may be sent."""
 
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
+class Superseded(Struct, frozen=True):
     """The run may start no attempt: its fence is old, or evidence settled the operation meanwhile (U4)."""
 
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     """The settle was written; `operation` is the record as it now is."""
 
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class SettleRefused:
+class SettleRefused(Struct, frozen=True):
     """The store kept what it had: the fence is old, or the ledger knows better (P5)."""
 
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawn:
+class Withdrawn(Struct, frozen=True):
     """The claim was taken back unused; `operation` is the record as before it, None if there was none."""
 
     operation: Operation | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(Struct, frozen=True):
     """The run that this follower waited for ended; `answer` is what its leader's caller got."""
 
     operation: Operation
     answer: StoredAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class RunGone:
+class RunGone(Struct, frozen=True):
     """The run that this follower waited for left no answer (dead leader, other fence): judge again (P4)."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitTimedOut:
+class WaitTimedOut(Struct, frozen=True):
     """`wait_timeout` passed and the run still goes on."""
 
     operation: Operation
@@ -227,15 +206,13 @@ Event = (
 # --- commands -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Reserve:
+class Reserve(Struct, frozen=True):
     """Claim the operation and record its next attempt, in one durable step."""
 
     claim: Claim
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Send attempt `n`. No first byte after `not_after_ms`. `key` goes out in the key header."""
 
     n: int
@@ -244,8 +221,7 @@ class Send:
     not_after_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """Forward once, without lease or retry: a repeat of what is recorded (P6), or the store is down (D3).
 
     Concurrent repeats with the same `share` in one process share one attempt; None shares with nobody, and the
@@ -257,16 +233,14 @@ class Repeat:
     share: OperationId | None
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(Struct, frozen=True):
     """Wait until the instant, then ask the budget and the breaker for one more attempt."""
 
     until_ms: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptNote:
+class AttemptNote(Struct, frozen=True):
     """How an attempt ended, for the record."""
 
     outcome: Outcome
@@ -276,16 +250,14 @@ class AttemptNote:
     ended_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordAttempt:
+class RecordAttempt(Struct, frozen=True):
     """Record that the attempt before ended as `ended` and that the next one begins."""
 
     operation: Operation
     ended: AttemptNote
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(Struct, frozen=True):
     """Write how the run ended. `seen` is the platform's object where one was answered."""
 
     operation: Operation
@@ -296,8 +268,7 @@ class Settle:
     released: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True):
     """Write what a forwarded repeat showed: a definite answer that is not older than the record (P6)."""
 
     operation: Operation
@@ -307,23 +278,20 @@ class Update:
     seen: Seen
 
 
-@dataclass(frozen=True, slots=True)
-class Withdraw:
+class Withdraw(Struct, frozen=True):
     """Take back a claim that sent nothing."""
 
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Wait for the end of the run with this fence, at most until the instant."""
 
     operation: Operation
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(Struct, frozen=True):
     """What H8 says about the answer. None leaves the header out."""
 
     knowledge: Knowledge | None = None
@@ -333,8 +301,7 @@ class Marks:
     replayed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """The caller's answer; the call is over.
 
     `confirm_delivery`: when the last byte is written to an open connection, tell the store that the failure of
@@ -355,8 +322,7 @@ Command = Reserve | Send | Repeat | Sleep | RecordAttempt | Settle | Update | Wi
 # --- facts --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptFinished:
+class AttemptFinished(Struct, frozen=True):
     """An attempt ended. `reason` is the wire's word for it, or the platform's error code."""
 
     operation: OperationId | None
@@ -368,8 +334,7 @@ class AttemptFinished:
     status: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPlanned:
+class RetryPlanned(Struct, frozen=True):
     route: str
     operation: OperationId
     n: int
@@ -377,78 +342,67 @@ class RetryPlanned:
     wait_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class BecameUnknown:
+class BecameUnknown(Struct, frozen=True):
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class BecameKnown:
+class BecameKnown(Struct, frozen=True):
     """An operation settled; `by` is answer, lookup, event, late_answer or person."""
 
     operation: Operation
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class Collapsed:
+class Collapsed(Struct, frozen=True):
     """A concurrent same-key call was answered with another call's run."""
 
     route: str
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Struct, frozen=True):
     route: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConflictFound:
+class ConflictFound(Struct, frozen=True):
     route: str
     fields: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GuardBlocked:
+class GuardBlocked(Struct, frozen=True):
     """The unknown-guard refused another key; `prevented` names what it prevented."""
 
     route: str
     twin: bool
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeConflict:
+class OutcomeConflict(Struct, frozen=True):
     """Two pieces of evidence disagree, or evidence overrides what was told or settled by hand."""
 
     operation: Operation
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class SentUnrecorded:
+class SentUnrecorded(Struct, frozen=True):
     """A call was forwarded while the store was down (D3)."""
 
     route: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTakenOver:
+class LeaseTakenOver(Struct, frozen=True):
     """A dead leader's operation was taken over with the same key (P5)."""
 
     operation: OperationId
     route: str
 
 
-@dataclass(frozen=True, slots=True)
-class SensitiveKey:
+class SensitiveKey(Struct, frozen=True):
     """A key or subject looks like a card number or an e-mail address (K5); `what` is card or email."""
 
     route: str
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerDisagreed:
+class LedgerDisagreed(Struct, frozen=True):
     """A write was refused because the ledger had moved on (P5)."""
 
     operation: OperationId
@@ -456,8 +410,7 @@ class LedgerDisagreed:
     fence: Fence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallEnded:
+class CallEnded(Struct, frozen=True, kw_only=True):
     """A call was answered, or its caller had gone. Durations in microseconds.
 
     `route` is the guarded route's name, else `other`. `overhead_us` is the time not spent waiting for the
@@ -479,16 +432,14 @@ class CallEnded:
     code: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """Shadow mode: what the guard would have had to say of a call (C9); `finding` is a word of `core.shadow`."""
 
     route: str
     finding: str
 
 
-@dataclass(frozen=True, slots=True)
-class LookupMade:
+class LookupMade(Struct, frozen=True):
     """The platform was asked about a resource; `result` is found, missed or failed, `reason` why it failed."""
 
     route: str
@@ -516,8 +467,7 @@ Fact = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """What the guard orders next, and what its decision made true."""
 
     command: Command

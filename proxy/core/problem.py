@@ -6,15 +6,15 @@ A message may name keys, operations, headers and fields; it never holds the valu
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proxy.core.http import Headers, Response
 from proxy.core.model import EntryKind, Key, Knowledge, Operation, OperationId, State
 from proxy.core.rules import ErrorShape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True):
     """One answer of our own, before it takes the platform's error shape.
 
     `field` names the place of a mistake; `last_answer` the platform's refusal after doubt (R8 c).

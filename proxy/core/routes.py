@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import unquote_to_bytes
+
+from msgspec import Struct
 
 from proxy.core.rules import Route
 
@@ -22,8 +23,7 @@ _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})|[^!-~]")
 _PARAM = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """A route that a call belongs to, with the parameters that its path holds."""
 
     route: Route
@@ -96,8 +96,7 @@ def _normal_escape(match: re.Match[bytes]) -> bytes:
     return bytes((byte,)) if byte in UNRESERVED else b"%%%02X" % byte
 
 
-@dataclass(frozen=True, slots=True)
-class _Compiled:
+class _Compiled(Struct, frozen=True):
     """A template by its segments: None where a parameter stands."""
 
     route: Route

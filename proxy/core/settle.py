@@ -6,7 +6,7 @@ evidence ends it. A definite answer of the platform is true whoever brings it; a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from proxy.core import states
 from proxy.core.evidence import absorbed, disagreement, link, older_than, remember
@@ -84,8 +84,7 @@ def leads(operation: Operation, current: Operation) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RecordNextAttempt:
+class RecordNextAttempt(Struct, frozen=True):
     """The attempt before ended as `ended`; make the next one durable before it leaves (R1)."""
 
     operation: Operation
@@ -121,8 +120,7 @@ class RecordNextAttempt:
         return AttemptRecorded(recorded)
 
 
-@dataclass(frozen=True, slots=True)
-class RenewLease:
+class RenewLease(Struct, frozen=True):
     """Hold the lease while the run works (P5). None: renewed; else the record as it now is."""
 
     operation: Operation
@@ -142,8 +140,7 @@ class RenewLease:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class SettleRun:
+class SettleRun(Struct, frozen=True):
     """Write how a run ended. What the table does not allow is refused, and the record is left alone (P5)."""
 
     operation: Operation
@@ -292,8 +289,7 @@ def _was(operation: Operation) -> str:
     return f"{operation.by_hand} by hand" if operation.by_hand else str(operation.state)
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateFromRepeat:
+class UpdateFromRepeat(Struct, frozen=True):
     """Write what a forwarded repeat showed, unless it is older than the record (P6)."""
 
     operation: Operation
@@ -351,8 +347,7 @@ class UpdateFromRepeat:
         return Settled(linked)
 
 
-@dataclass(frozen=True, slots=True)
-class DeliverFailure:
+class DeliverFailure(Struct, frozen=True):
     """A caller was given this operation's definite failure, to its last byte (K3)."""
 
     scope: Scope
@@ -369,8 +364,7 @@ class DeliverFailure:
         return delivered
 
 
-@dataclass(frozen=True, slots=True)
-class MarkAnsweredEarly:
+class MarkAnsweredEarly(Struct, frozen=True):
     """The caller's patience ended before the call did (W1): lookups may begin."""
 
     scope: Scope

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from proxy.cli.explaining import explained as explained_call
 from proxy.clock import SystemClock
 from proxy.config import load_settings
 from proxy.core.http import RequestHead
-from proxy.core.model import Fingerprint, Owner
+from proxy.core.model import Fingerprint, Owner, replace
 from proxy.core.reserve import ReserveOperation
 from proxy.stores import make_store
 

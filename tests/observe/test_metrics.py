@@ -32,6 +32,7 @@ from proxy.observe.catalogue import METRICS, Kind
 from proxy.observe.cells import LocalBook
 from proxy.observe.counts import Counts
 from proxy.ports import Holdings
+from tests.observe import metrics_page
 from tests.observe.conftest import Make, Seen, operation, samples_of, settings
 
 M1 = {
@@ -320,3 +321,7 @@ def test_observers_of_one_process_share_nothing(make: Make) -> None:
     key = ("requests_total", ("create_payment", "POST", "201", "executed"))
     assert first.observer.counts.series([])[key] == (1.0,)
     assert second.observer.counts.series([])[key] == (0.0,)
+
+
+def test_docs_page_has_every_metric_as_it_is() -> None:
+    assert metrics_page.FILE.read_text(encoding="utf-8") == metrics_page.text()

@@ -28,7 +28,8 @@ Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 
 REFILL_SLICE = 200
-LANES = 4  # groups on their way at once: a round trip of one doesn't hold up the next
+OPEN_S = 8.0  # a start may wait longer than a verb may
+LANES = 2  # groups on their way at once: more would be smaller, and the client library costs by the group
 
 
 class RedisStore:
@@ -72,12 +73,12 @@ class RedisStore:
     async def open(self) -> StoreReport:
         where = self._link.where
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000):
+            async with asyncio.timeout(OPEN_S):
                 settings = await read_settings(self._link)
                 await self._guardian.begin(has_secret=self._configured is not None)
         except (Trouble, TimeoutError) as error:
             await self._link.close()
-            why = str(error) or f"no answer within {self._timeout_ms} ms"
+            why = str(error) or f"no answer within {OPEN_S:g} s"
             raise StoreUnavailable(
                 f"{where}: opening the ledger: {why}. No call was sent without a record. Check store.url and "
                 "that the server runs."

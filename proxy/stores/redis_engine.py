@@ -48,21 +48,35 @@ GIVE_UP_S = 0.03  # before the verb's time is up, so that its failure can say wh
 
 
 class ServerTime:
-    """The server's clock as known here: a little behind, never ahead, so that no lease is cut short (D2)."""
+    """The server's clock as known here: a little behind, never ahead, so that no lease is cut short (D2).
+
+    Each reply holds the server's time as it was some moment before; the newest certain value goes on with this
+    process's monotonic clock. It goes back only where the server's own clock did.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._server_ms = 0
         self._received_ms = 0
 
-    def sample(self, seconds: int, microseconds: int) -> None:
-        """A reply has just come that holds the server's time as it was before."""
-        self._server_ms = seconds * 1_000 + microseconds // 1_000
-        self._received_ms = self._clock.monotonic_ms()
+    def asked_ms(self) -> int:
+        """To be taken before the server is asked, for `sample`."""
+        return self._clock.monotonic_ms()
+
+    def sample(self, seconds: int, microseconds: int, *, asked_ms: int) -> None:
+        """A reply has just come that holds the server's time, from somewhere between the question and now."""
+        received_ms = self._clock.monotonic_ms()
+        server_ms = seconds * 1_000 + microseconds // 1_000
+        latest_ms = server_ms + received_ms - asked_ms
+        if not server_ms <= self._now_ms() <= latest_ms:
+            self._server_ms, self._received_ms = server_ms, received_ms
 
     def now(self) -> Now:
-        at_ms = self._server_ms + self._clock.monotonic_ms() - self._received_ms
+        at_ms = self._now_ms()
         return Now(lease_ms=at_ms, epoch=EPOCH, wall_ms=at_ms)
+
+    def _now_ms(self) -> int:
+        return self._server_ms + self._clock.monotonic_ms() - self._received_ms
 
 
 class RedisEngine:
@@ -161,6 +175,7 @@ class RedisEngine:
             keys, arguments = pack_steps(group)
             return (command, script, len(keys), *keys, *arguments)
 
+        asked_ms = self._time.asked_ms()
         try:
             await self._know_scope(names, group[0].job.verb.scope)
             try:
@@ -169,7 +184,7 @@ class RedisEngine:
                 reply = await self._link.commit(partial(make, "EVAL", SCRIPT))
         except Trouble as trouble:
             return trouble
-        self._time.sample(int(reply[0]), int(reply[1]))
+        self._time.sample(int(reply[0]), int(reply[1]), asked_ms=asked_ms)
         results: list[Any] = reply[2]
         return results
 

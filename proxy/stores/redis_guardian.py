@@ -126,8 +126,9 @@ class Guardian:
         return found if found is not None else value
 
     async def _read_time(self) -> None:
+        asked_ms = self._time.asked_ms()
         seconds, microseconds = await self._link.ask("TIME")
-        self._time.sample(int(seconds), int(microseconds))
+        self._time.sample(int(seconds), int(microseconds), asked_ms=asked_ms)
 
     def _tell(self, kind: NoticeKind, text: str) -> None:
         self._notify(Notice(kind, f"{self._link.where}: {text}"))

@@ -76,6 +76,7 @@ class Trip:
     error: Exception | None = None
     snapshot: dict[str, Versioned] = field(default_factory=dict)
     may_be_written: bool = False
+    writes: tuple[Write, ...] = ()
     _seen: Callable[[str], Versioned | None] = field(default=lambda key: None)
 
     def fetch_operation(self, scope: Scope, operation: OperationId) -> Operation | None:
@@ -102,16 +103,20 @@ class Trip:
         try:
             self.answer = self.job.verb.apply(tables, now)
             self.changes = tables.changes
+            self.writes = tuple(
+                self._writes()
+            )  # here, so that a row that can't be written fails its verb alone
         except Exception as error:  # noqa: BLE001  # raised again where the verb's caller awaits it
             self.error = error
             self.changes = Changes()
+            self.writes = ()
 
     @property
     def is_confirmed(self) -> bool:
         """The verb wrote nothing and read only what one instant's snapshot holds."""
         return not self.changes and self.reads.keys() <= self.snapshot.keys()
 
-    def writes(self) -> Iterator[Write]:
+    def _writes(self) -> Iterator[Write]:
         names, revision = self.names, self.revision
         for identity, after in self.changes.operations.items():
             read = self.reads.get(names.operation(identity))
@@ -163,7 +168,7 @@ def pack_steps(trips: Sequence[Trip]) -> tuple[list[str], list[bytes]]:
     steps = [
         (
             [(number(key), row.revision.decode()) for key, row in trip.reads.items()],
-            [(command, number(key), *texts(arguments)) for command, key, arguments in trip.writes()],
+            [(command, number(key), *texts(arguments)) for command, key, arguments in trip.writes],
         )
         for trip in trips
     ]

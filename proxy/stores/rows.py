@@ -7,6 +7,7 @@ from typing import Protocol
 
 from proxy.core.model import Handle, Now, Operation, OperationId, Scope, State, Subject
 
+MONEY_MAX = 2**53  # what gauges can show exactly; a caller may send any number
 SubjectKey = tuple[Scope, Handle]
 
 
@@ -102,5 +103,6 @@ def is_held(operation: Operation, now: Now) -> bool:
 
 
 def money_of(operation: Operation) -> int:
-    """Minor units at risk; what is not tracked is no money (U2)."""
-    return (operation.amount or 0) if operation.tracked else 0
+    """Minor units at risk, as far as a 64-bit column can hold them; what is not tracked is no money (U2)."""
+    amount = (operation.amount or 0) if operation.tracked else 0
+    return max(-MONEY_MAX, min(amount, MONEY_MAX))

@@ -132,11 +132,16 @@ class FileRows:
         self._version = -1
         self._operations: dict[OperationId, Operation] = {}
         self._subjects: dict[SubjectKey, Subject] = {}
+        self._clear()
+
+    def _clear(self) -> None:
         self.pending = Changes()
+        self._operation_rows: dict[OperationId, Parameters | None] = {}
+        self._subject_rows: dict[SubjectKey, Parameters | None] = {}
 
     def begin(self) -> None:
         """A transaction has begun: forget what another process may have changed since the last one."""
-        self.pending = Changes()
+        self._clear()
         version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
             self.forget()
@@ -165,19 +170,33 @@ class FileRows:
         row = self._connection.execute(SQL["get_subject"], (handle, scope.tag)).fetchone()
         return unpack_subject(row[0]) if row is not None else None
 
+    def stage(self, changes: Changes) -> None:
+        """Take a verb's changes into the transaction. What can't be written raises, and nothing of it is taken."""
+        operations = {
+            identity: operation_row(row) if row is not None else None
+            for identity, row in changes.operations.items()
+        }
+        subjects = {
+            name: subject_row(row) if row is not None else None for name, row in changes.subjects.items()
+        }
+        self._operation_rows.update(operations)
+        self._subject_rows.update(subjects)
+        self.pending.operations.update(changes.operations)
+        self.pending.subjects.update(changes.subjects)
+
     def write(self) -> int:
         """Write the group's changes; the number of rows."""
-        changes, run = self.pending, self._connection.executemany
-        puts = [operation_row(row) for row in changes.operations.values() if row is not None]
+        run, operations, subjects = self._connection.executemany, self._operation_rows, self._subject_rows
+        puts = [row for row in operations.values() if row is not None]
         run(SQL["put_operation"], puts)
-        if len(puts) < len(changes.operations):
-            run(SQL["drop_operation"], [(name,) for name, row in changes.operations.items() if row is None])
-        subjects = [subject_row(row) for row in changes.subjects.values() if row is not None]
-        run(SQL["put_subject"], subjects)
-        if len(subjects) < len(changes.subjects):
-            gone = [(handle, scope.tag) for (scope, handle), row in changes.subjects.items() if row is None]
+        if len(puts) < len(operations):
+            run(SQL["drop_operation"], [(identity,) for identity, row in operations.items() if row is None])
+        puts = [row for row in subjects.values() if row is not None]
+        run(SQL["put_subject"], puts)
+        if len(puts) < len(subjects):
+            gone = [(handle, scope.tag) for (scope, handle), row in subjects.items() if row is None]
             run(SQL["drop_subject"], gone)
-        return len(changes.operations) + len(changes.subjects)
+        return len(operations) + len(subjects)
 
     def keep(self) -> None:
         """The transaction is durable: remember what the next one will want."""
@@ -191,10 +210,11 @@ class FileRows:
                 self._subjects[name] = subject
             else:
                 self._subjects.pop(name, None)
-        for cache in (self._operations, self._subjects):
-            while len(cache) > ROWS_CACHED:
-                del cache[next(iter(cache))]  # type: ignore[arg-type]  # the key is of that very cache
-        self.pending = Changes()
+        while len(self._operations) > ROWS_CACHED:
+            del self._operations[next(iter(self._operations))]
+        while len(self._subjects) > ROWS_CACHED:
+            del self._subjects[next(iter(self._subjects))]
+        self._clear()
 
 
 class Writer:
@@ -231,6 +251,9 @@ class Writer:
             outcomes = self._failed(group, begun, explain(error, self._path, "writing the ledger"))
         except StoreUnavailable as error:
             outcomes = self._failed(group, begun, error)
+        except Exception as error:  # noqa: BLE001  # a bug of ours fails this group, not the thread
+            text = f"{self._path}: writing the ledger: {type(error).__name__}: {error}; nothing was written"
+            outcomes = self._failed(group, begun, StoreUnavailable(text))
         finally:
             self._loop.call_soon_threadsafe(done, outcomes, True)
         if self._rows_since_checkpoint >= CHECKPOINT_ROWS:
@@ -360,14 +383,12 @@ def _apply(job: Job, rows: FileRows, now: Now) -> Outcome:
     tables = VerbTables(rows)
     try:
         answer = job.verb.apply(tables, now)
+        rows.stage(tables.changes)
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001  # raised again where the verb's caller awaits it
         return Outcome(job, error=error)
-    changes = tables.changes
-    rows.pending.operations.update(changes.operations)
-    rows.pending.subjects.update(changes.subjects)
-    return Outcome(job, answer=answer, changed=changes.operations)
+    return Outcome(job, answer=answer, changed=tables.changes.operations)
 
 
 def _copy(error: StoreUnavailable) -> StoreUnavailable:

@@ -207,10 +207,10 @@ async def test_purge_drops_old_resolved_records_and_unlists_them(house: House, s
 async def test_purge_forgets_a_subject_thirty_days_after_its_records(house: House, store: Store) -> None:
     wall = hour_has_passed(house, store)
     over = wall - 8 * DAY_MS - SUBJECT_EXTRA_MS
-    old = Subject(scope=SCOPE, handle=Handle("order:1"), updated_ms=over - 1)
+    old = Subject(scope=SCOPE, handle=Handle("order:1"), updated_ms=over - HOUR_MS)
     young = Subject(scope=SCOPE, handle=Handle("order:2"), updated_ms=over + HOUR_MS)
     busy = Subject(
-        scope=SCOPE, handle=Handle("order:3"), updated_ms=over - 1, operations=(operation("K-1").id,)
+        scope=SCOPE, handle=Handle("order:3"), updated_ms=over - HOUR_MS, operations=(operation("K-1").id,)
     )
     await put(store, old, young, busy)
     await store.purge(record_ms={"create_payment": 8 * DAY_MS})

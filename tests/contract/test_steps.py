@@ -197,6 +197,21 @@ async def test_verb_that_raises_leaves_nothing_and_spoils_no_other(store: Store)
     assert await store.load(one.id) == one
 
 
+@pytest.mark.parametrize("amount", [2**53 + 1, 2**63, 2**64, -(2**70), 10**40])
+async def test_amount_of_any_size_is_kept_or_refused_alone(store: Store, amount: int) -> None:
+    """A caller may send any number; it must not stop the store for the others."""
+    absurd = replace(operation("K-1"), amount=amount)
+    end, fine = await asyncio.gather(
+        store.transact(PutRows((absurd,))),
+        store.transact(PutRows((operation("K-2"),))),
+        return_exceptions=True,
+    )
+    assert not isinstance(fine, Exception)
+    assert isinstance(end, OverflowError) or await store.load(absurd.id) == absurd
+    await store.transact(PutRows((operation("K-3"),)))
+    await store.holdings()
+
+
 async def test_many_verbs_on_one_row_each_see_the_one_before(store: Store) -> None:
     one = operation("K-1")
     await store.transact(PutRows((one,)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.model import State, replace
+from proxy.core.model import OperationId, State, replace
 from proxy.stores import journal as journal_module
 from proxy.stores.journal import Journal, PutBack
 from proxy.stores.memory import MemoryLedger
@@ -51,7 +51,7 @@ async def test_unresolved_operations_come_back_and_settled_ones_don_t(journals: 
     journal.note(one.id, one)
     journal.note(two.id, two)
     journal.note(two.id, replace(two, state=State.EXECUTED))
-    journal.note("op_unheard_of", None)  # type: ignore[arg-type]  # any text
+    journal.note(OperationId("op_unheard_of"), None)
     await journals.close(journal)
     again = await journals.open()
     assert again.operations() == (one,)

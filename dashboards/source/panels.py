@@ -55,7 +55,8 @@ class Panel:
         }
         if self.runbook:
             url = "${runbooks}/" + f"{self.runbook}.md"
-            made["links"] = [{"title": f"Runbook: {self.runbook}", "url": url, "targetBlank": True}]
+            tells = "What it means for the money, and what to do first"
+            made["links"] = [_link(f"Runbook: {self.runbook}", url, tells)]
         return made
 
     def _defaults(self) -> Json:
@@ -221,7 +222,6 @@ def _labels(name: str, label: str, query: str) -> Json:
         "type": "query",
         "datasource": DATA_SOURCE,
         "query": {"query": query, "refId": name},
-        "definition": query,
         "refresh": 2,
         "sort": 1,
         "multi": True,
@@ -237,37 +237,35 @@ def _alerts() -> Json:
         "datasource": DATA_SOURCE,
         "enable": True,
         "iconColor": "red",
-        "expr": 'ALERTS{alertname=~"Safepost.*",alertstate="firing"}',
+        "target": {
+            "refId": "Anno",
+            "expr": 'ALERTS{alertname=~"Safepost.*",alertstate="firing"}',
+            "interval": "30s",
+        },
         "titleFormat": "{{alertname}}",
-        "step": "30s",
     }
 
 
 def _links() -> list[Json]:
-    others = {
-        "title": "Safepost",
-        "type": "dashboards",
-        "tags": ["safepost"],
-        "asDropdown": False,
-        "icon": "external link",
-        "includeVars": True,
-        "keepTime": True,
-        "targetBlank": False,
-        "tooltip": "The other dashboards of Safepost",
-        "url": "",
-    }
-    runbooks = {
-        **others,
-        "title": "Runbooks",
+    tells = "What each alert means for the money, and the first three actions"
+    others = _link("Safepost", "", "The other dashboards of Safepost")
+    others |= {"type": "dashboards", "tags": ["safepost"], "includeVars": True, "keepTime": True}
+    return [{**others, "targetBlank": False}, _link("Runbooks", "${runbooks}/README.md", tells)]
+
+
+def _link(title: str, url: str, tells: str) -> Json:
+    return {
+        "title": title,
         "type": "link",
+        "url": url,
+        "tooltip": tells,
+        "icon": "external link",
         "tags": [],
+        "asDropdown": False,
         "includeVars": False,
         "keepTime": False,
         "targetBlank": True,
-        "tooltip": "What each alert means for the money, and the first three actions",
-        "url": "${runbooks}/README.md",
     }
-    return [others, runbooks]
 
 
 # --- expressions ------------------------------------------------------------------------------------------------

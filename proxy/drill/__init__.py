@@ -19,7 +19,7 @@ from proxy.app import App
 from proxy.clock import SystemClock
 from proxy.config import settings_of
 from proxy.drill.callers import CALLERS, Shop, open_shop
-from proxy.drill.phases import PHASES, Phase, Theatre
+from proxy.drill.phases import PHASES, UNANSWERED, Phase, Theatre
 from proxy.drill.stage import Shelf, Way, server_program
 from proxy.sandbox import Sandbox
 
@@ -33,7 +33,7 @@ admin: {admin}
 platform: payhub
 environment: test
 upstream: {{url: "{upstream}", authorization: "Bearer {credential}"}}
-store: {{url: "{store}", lease: 1500ms, timeout: 500ms{journal}}}
+store: {{url: "{store}", lease: 2s, timeout: 1500ms{journal}}}
 wait_timeout: 5s
 # A minute of the platform's contract is a second here, so that a drill takes minutes.
 retry: {{attempts: 3, attempt_timeout: 700ms, base: 50ms, cap: 200ms, jitter_max: 20ms, deadline: 5s}}
@@ -163,20 +163,26 @@ async def _wrong(theatre: Theatre, admin_url: str) -> list[str]:
     charges = Counter(entry.order for entry in theatre.sandbox.ledger.of("charge"))
     found = [f"{order}: charged {n} times" for order, n in charges.items() if n > 1]
     found += [f"{order}: told paid, not charged" for order in sorted(shop.paid) if not charges[order]]
-    left = await _unknown(shop, admin_url)
-    return [*found, *(f"{operation}: still unknown" for operation in left)]
+    unknown = await _operations(shop, f"{admin_url}/operations?knowledge=unknown")
+    found += [f"{one['id']}: still unknown" for one in unknown]
+    for order in sorted(order for order in charges if order.startswith(UNANSWERED)):
+        known = await _operations(shop, f"{admin_url}/operations?key=payment.create:{order}:1")
+        if [one["knowledge"] for one in known] != ["executed"]:
+            found.append(f"{order}: charged, and the ledger does not know")
+    return found
 
 
-async def _unknown(shop: Shop, admin_url: str) -> list[str]:
-    async with shop.session.get(f"{admin_url}/operations?knowledge=unknown") as answer:
-        body = json.loads(await answer.read())
-    return [str(one["id"]) for one in body["operations"]]
+async def _operations(shop: Shop, url: str) -> list[dict[str, object]]:
+    async with shop.session.get(url) as answer:
+        rows: list[dict[str, object]] = json.loads(await answer.read())["operations"]
+    return rows
 
 
 def _print(console: Console, results: list[PhaseResult]) -> None:
     table = Table(show_lines=True, expand=False)
     for name in ("phase", "callers were told", "charges", "alerts that belong to it"):
         table.add_column(name, overflow="fold", justify="right" if name == "charges" else "left")
+    table.columns[-1].min_width = max(len(name) for result in results for name in result.phase.alerts)
     for result in results:
         told = "\n".join(f"{n} {escape(what)}" for what, n in result.told.most_common())
         alerts = "\n".join(sorted(result.phase.alerts)) or "none"

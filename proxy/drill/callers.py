@@ -50,6 +50,24 @@ class Shop:
     paid: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     is_open: bool = True
+    _busy: int = 0
+    _may_go: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._may_go.set()
+
+    @asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[None]:
+        """Between two customers: every order begun is done, and none begins."""
+        self._may_go.clear()
+        if self._busy:
+            self._is_idle.clear()
+            await self._is_idle.wait()
+        try:
+            yield
+        finally:
+            self._may_go.set()
 
     async def call(self, path: str, body: Body, key: str) -> Told:
         headers = {"Authorization": f"Bearer {self.credential}", "Idempotency-Key": key}
@@ -79,7 +97,12 @@ class Shop:
     async def serve(self) -> None:
         """One caller: order after order, until the shop closes."""
         while self.is_open:
+            await self._may_go.wait()
+            self._busy += 1
             await self._order(next(self.numbers))
+            self._busy -= 1
+            if not self._busy:
+                self._is_idle.set()
             await asyncio.sleep(PAUSE_S)
 
     async def _order(self, n: int) -> None:
@@ -93,6 +116,8 @@ class Shop:
             told = await self.pay(f"{order}~decline", amount=amount, currency=currency)
             path, key = f"/v1/payments/{told.object_id}/confirm", f"payment.confirm:{told.object_id}:2"
             await self.until_known(path, {"card": CARD}, key)
+        elif n % 11 == 0:
+            await self.pay(f"{order}~503", amount=amount, currency=currency)
         elif n % 13 == 0:
             await self.pay(f"{order}~429:1", amount=amount, currency=currency)
         elif n % 5 == 0:

@@ -20,6 +20,9 @@ SILENT = 4
 KEPT = 2
 """Orders in doubt when the ledger is lost: with fewer failed lookups than make an alert."""
 
+UNANSWERED = "KEPT-"
+"""What the numbers of orders begin with that only the journal remembers after the loss."""
+
 PENDING = 6
 """Orders that the platform is still at when it goes away: their lookups fail."""
 
@@ -84,11 +87,13 @@ async def _silence(theatre: Theatre) -> None:
 
 
 async def _loss(theatre: Theatre) -> None:
+    """Between two calls, so that what is in doubt afterwards is what was before; the shop goes on at once."""
     if theatre.shelf is None:
         return
     rules = _hush(theatre, "KEPT-*")
     await _call_each(theatre.shop, [f"KEPT-{n}" for n in range(KEPT)])
-    await theatre.shelf.lose()
+    async with theatre.shop.at_rest():
+        await theatre.shelf.lose()
     for rule in rules:
         theatre.sandbox.remove_fault(rule)
     await asyncio.sleep(6)

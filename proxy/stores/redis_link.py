@@ -108,14 +108,16 @@ def trouble_of(error: Exception, *, was_sent: bool) -> Trouble:
             return Trouble(refusal.text, is_passing=refusal.is_passing, was_sent=False)
     if isinstance(error, failures.TimeoutError | TimeoutError):
         return Trouble("the server does not answer in time", is_passing=True, was_sent=was_sent)
-    if isinstance(error, failures.ConnectionError | OSError | asyncio.IncompleteReadError):
+    if isinstance(error, failures.ConnectionError | OSError | asyncio.IncompleteReadError | RuntimeError):
         return Trouble("the connection is lost or refused", is_passing=True, was_sent=was_sent)
     if isinstance(error, failures.ResponseError):
         return Trouble(f"the server refuses: {str(error)[:200]}", is_passing=False, was_sent=False)
     return Trouble(f"{type(error).__name__}", is_passing=True, was_sent=was_sent)
 
 
-NETWORK = (failures.RedisError, OSError, asyncio.IncompleteReadError)
+NETWORK = (failures.RedisError, OSError, asyncio.IncompleteReadError, RuntimeError)
+"""How a network fails here. RuntimeError is uvloop's word for a write to a connection that was just reset, where
+asyncio says nothing and fails the next read."""
 
 
 class RedisUrlError(ValueError):

@@ -15,6 +15,7 @@ from tests.chaos.lines import Line
 from tests.contract.values import reserve
 from tests.stores.redis_server import Server
 
+PATIENCE_S = 60
 ROUNDS = 60
 VERBS = 8
 
@@ -23,7 +24,7 @@ def test_severed_connections_are_an_unavailable_store_and_nothing_else(tmp_path:
     """A closed uvloop transport raises RuntimeError, which ended background tasks and held the batcher's lane."""
     server = Server(tmp_path / "server").start()
     try:
-        errors, faults, ends_well = loops.run(_severed(server))
+        errors, faults, ends_well = loops.run(asyncio.wait_for(_severed(server), PATIENCE_S))
     finally:
         server.stop()
 

@@ -44,7 +44,9 @@ async def _severed(server: Server) -> tuple[list[BaseException], list[dict[str, 
     try:
         for n in range(ROUNDS):
             verbs = [reserve(f"K{n}-{v}", "a:1") for v in range(VERBS)]
-            work = [asyncio.ensure_future(store.transact(verb)) for verb in verbs]
+            work: list[asyncio.Future[object]] = [
+                asyncio.ensure_future(store.transact(verb)) for verb in verbs
+            ]
             work += [asyncio.ensure_future(store.find(Query())) for _ in range(VERBS)]
             await asyncio.sleep(line.chance.uniform(0.0, 0.004))
             line.sever()

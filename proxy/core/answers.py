@@ -54,9 +54,6 @@ class Voice(Struct, frozen=True, kw_only=True):
     claim: Claim
     stored_bytes_max: int
     decoders: Mapping[str, Decoder] = field(default_factory=lambda: DECODERS)
-    _judged: list[Response | bool] = field(
-        default_factory=list
-    )  # the last answer, and whether it may be kept
 
     # --- the platform's answers -----------------------------------------------------------------------------
 
@@ -120,7 +117,7 @@ class Voice(Struct, frozen=True, kw_only=True):
         state: State | None = None,
     ) -> StoredAnswer:
         """The run's answer for followers and replays; without its body where that may not be kept (D4)."""
-        keep = not from_platform or self._may_keep(response)
+        keep = not from_platform or self._may_keep(response, verdict.seen)
         return StoredAnswer(
             fence=Fence(operation.fence),
             status=response.status,
@@ -135,7 +132,7 @@ class Voice(Struct, frozen=True, kw_only=True):
 
     def storable(self, seen: Seen | None, response: Response) -> Seen | None:
         """What the answer showed, without the object itself where that may not be kept (D4)."""
-        if seen is None or seen.body is None or self._may_keep(response):
+        if seen is None or seen.body is None or self._may_keep(response, seen):
             return seen
         return replace(seen, body=None)
 
@@ -153,15 +150,16 @@ class Voice(Struct, frozen=True, kw_only=True):
             resource_id=verdict.related_id,
         )
 
-    def _may_keep(self, response: Response) -> bool:
-        """D4, judged once for each answer of the call."""
-        if self._judged[:1] != [response]:
-            plain = plain_body(response, self.decoders)
-            keeps = may_be_stored(
-                response, plain, card_fields=self.platform.card_fields, bytes_max=self.stored_bytes_max
-            )
-            self._judged[:] = [response, keeps]
-        return self._judged[1] is True
+    def _may_keep(self, response: Response, seen: Seen | None) -> bool:
+        """D4. An answer that was read as the platform's object, `seen`, was judged when it was read."""
+        if seen is not None:
+            return seen.body is not None and len(response.body) <= self.stored_bytes_max
+        return may_be_stored(
+            response,
+            plain_body(response, self.decoders),
+            card_fields=self.platform.card_fields,
+            bytes_max=self.stored_bytes_max,
+        )
 
     # --- answers of our own ---------------------------------------------------------------------------------
 

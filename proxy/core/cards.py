@@ -44,6 +44,8 @@ def holds_card_number(text: str) -> bool:
     That is 13 to 19 digits of a known issuer range with a right check digit (Luhn). One in ten order numbers
     that happen to have a card's length and issuer range passes too.
     """
+    if len(text) < _LENGTH_MIN or _CANDIDATE.search(text) is None:
+        return False  # nearly every text; this is asked of each key and header
     return any(_run_holds_card(match[0]) for match in _CANDIDATE.finditer(text))
 
 

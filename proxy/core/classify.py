@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Mapping
+from typing import assert_never
 
 from msgspec import Struct
 
@@ -227,12 +228,17 @@ def _integer(value: Json, path: Path) -> int | None:
 
 
 def _has_shape(shape: Shape, response: Response, reading: _Reading) -> bool:
-    return {
-        Shape.ANY: True,
-        Shape.OBJECT: reading.is_final is not None,
-        Shape.ERROR: reading.code is not None,
-        Shape.EMPTY: not response.body,
-    }[shape]
+    match shape:
+        case Shape.ANY:
+            return True
+        case Shape.OBJECT:
+            return reading.is_final is not None
+        case Shape.ERROR:
+            return reading.code is not None
+        case Shape.EMPTY:
+            return not response.body
+        case _:
+            assert_never(shape)
 
 
 def _has_header(headers: Headers, name: bytes, wanted: bytes) -> bool:
@@ -273,8 +279,8 @@ def plain_body(response: Response, decoders: Mapping[str, Decoder] = DECODERS) -
     """A readable copy of an answer's body (R3); None where it can't be had or is too large."""
     if len(response.body) > DECODED_BYTES_MAX:
         return None
-    codings = ",".join(value.decode("latin-1") for value in values(response.headers, b"content-encoding"))
-    coding = codings.lower()
+    codings = values(response.headers, b"content-encoding")
+    coding = b",".join(codings).decode("latin-1").lower()
     if coding in ("", "identity") or not response.body:
         return response.body
     decoder = decoders.get(coding)

@@ -8,12 +8,13 @@ strings by code point, numbers by value, objects without order and without null 
 
 from __future__ import annotations
 
-import hmac
+from functools import lru_cache
+from hashlib import blake2b
 
 from proxy.core.bodies import BodyKind, Json, Number, Parsed, get
 from proxy.core.model import Fingerprint
 from proxy.core.routes import Params, decoded
-from proxy.core.rules import Route
+from proxy.core.rules import Path, Route
 
 WHOLE_BODY = "(body)"
 """The field that stands for a body in which nothing can be found by name: XML, JSON that is no object.
@@ -24,7 +25,7 @@ It is null for any other body, so that the two kinds never agree.
 ALL_FIELDS = "*"
 """The field that stands for all of a body, less the route's `left_out`: nobody named the safe fields."""
 
-_DIGEST_HEX = 32  # 128 bits: no accidental equals, and the record stays small
+_DIGEST_BYTES = 16  # 128 bits: no accidental equals, and the record stays small
 
 
 def make(
@@ -34,11 +35,10 @@ def make(
 
     A field is a dotted path into the body; `path.NAME` is a parameter of the route's path.
     """
-    fields = {
-        name: _digest(secret, name, _field(name, parsed, params, route.left_out)) for name in route.fields
-    }
+    key = _key(secret)
+    fields = {name: _digest(key, name, _field(name, parsed, params, route.left_out)) for name in route.fields}
     if fields:
-        fields[WHOLE_BODY] = _digest(secret, WHOLE_BODY, _whole(parsed))
+        fields[WHOLE_BODY] = _digest(key, WHOLE_BODY, _whole(parsed))
     return Fingerprint(secret_id, preset, fields)
 
 
@@ -79,7 +79,7 @@ def _sized(kind: bytes, content: bytes) -> bytes:
 def _field(name: str, parsed: Parsed, params: Params, left_out: frozenset[str]) -> bytes:
     if name == ALL_FIELDS:
         return canonical(_less(parsed.root, left_out))
-    path = tuple(name.split("."))
+    path = _path(name)
     if len(path) == 2 and path[0] == "path":
         param = params.get(path[1])
         return canonical(None if param is None else decoded(param))
@@ -101,5 +101,17 @@ def _whole(parsed: Parsed) -> bytes:
     return canonical(None if isinstance(parsed.root, dict) else parsed.root)
 
 
-def _digest(secret: bytes, name: str, value: bytes) -> str:
-    return hmac.digest(secret, canonical(name) + value, "sha256").hex()[:_DIGEST_HEX]
+@lru_cache(maxsize=1_024)
+def _path(name: str) -> Path:
+    return tuple(name.split("."))
+
+
+@lru_cache(maxsize=16)
+def _key(secret: bytes) -> bytes:
+    """The secret as a key for BLAKE2b, which takes up to 64 bytes."""
+    return secret if len(secret) <= blake2b.MAX_KEY_SIZE else blake2b(secret).digest()
+
+
+def _digest(key: bytes, name: str, value: bytes) -> str:
+    """Keyed BLAKE2b (RFC 7693 section 2.9), a third of the price of an HMAC; a call makes one a field."""
+    return blake2b(canonical(name) + value, key=key, digest_size=_DIGEST_BYTES).hexdigest()

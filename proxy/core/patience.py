@@ -12,7 +12,10 @@ def patience_ms(headers: Headers, answer_within_ms: int | None) -> int | None:
 
     Source: RFC 7240 section 4.3; a `wait` that is no number of seconds is no preference.
     """
-    asked = [int(seconds) * 1000 for value in values(headers, b"prefer") for seconds in _WAIT.findall(value)]
+    preferences = values(headers, b"prefer")
+    if not preferences:
+        return answer_within_ms
+    asked = [int(seconds) * 1000 for value in preferences for seconds in _WAIT.findall(value)]
     return min((*asked, *(() if answer_within_ms is None else (answer_within_ms,))), default=None)
 
 

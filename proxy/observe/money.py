@@ -34,6 +34,8 @@ class MoneyTold:
         status = operation.status or operation.by_hand
         self.counts.settled(route=operation.route, status=status, by=by, after_ms=settled_ms - begun_ms)
         level = Level.DEBUG if by == "answer" and not operation.doubt else Level.INFO
+        if level is Level.DEBUG and level < self.log.level:
+            return  # so it is with nearly every payment: no line is made that nobody reads
         self.log.line(level, "became_known", {**of_run(run), **of_operation(operation), "by": by})
         if level is Level.INFO:
             self.news.announce("became_known", {**announced(operation), "by": by})

@@ -282,6 +282,10 @@ class Store(Protocol):
 
     async def find(self, query: Query) -> Page: ...
 
+    async def count_due(self, *, before_ms: int) -> int:
+        """How many operations' lookups are due by this wall-clock instant (U2)."""
+        ...
+
     async def wait(self, operation: Operation, *, timeout_ms: int) -> Operation | None:
         """Wait until the run with this fence is no longer in flight under a living lease, or time is up.
 
@@ -297,6 +301,10 @@ class Store(Protocol):
         ...
 
     async def ping(self) -> None: ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is unsafe about the store just now: its settings, a log that grows, data that it lost (D5, D6)."""
+        ...
 
     def secrets(self) -> tuple[tuple[str, bytes], ...]:
         """Fingerprint secrets as (id, secret), the current one first (P1). Known after `open`."""

@@ -66,7 +66,8 @@ class Health:
         told: dict[str, object] = {"answers": fault is None}
         report = self._house.observer.store_report
         if in_detail and report is not None:
-            told |= {"kind": report.kind, "detail": report.detail, "warnings": list(report.warnings)}
+            warnings = list(self._house.store.warnings())
+            told |= {"kind": report.kind, "detail": report.detail, "warnings": warnings}
         if in_detail and fault is not None:
             told["fault"] = fault
         return told

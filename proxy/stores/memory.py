@@ -23,7 +23,7 @@ from proxy.stores.purging import (
     subjects_before_ms,
     subjects_by_scope,
 )
-from proxy.stores.rows import VerbTables, is_held, money_of, oldest_ms
+from proxy.stores.rows import VerbTables, due_ms, is_held, money_of, oldest_ms
 from proxy.stores.secret import Secret, secret_id
 from proxy.stores.waiters import WaitHub
 
@@ -144,7 +144,7 @@ class MemoryStore:
         return self.ledger.now()
 
     async def open(self) -> StoreReport:
-        return StoreReport("memory", "in this process only", ("nothing of the ledger outlives this process",))
+        return StoreReport("memory", "in this process only", self.warnings())
 
     async def close(self) -> None:
         await self._hub.close()
@@ -158,6 +158,10 @@ class MemoryStore:
     async def find(self, query: Query) -> Page:
         return self.ledger.find(query)
 
+    async def count_due(self, *, before_ms: int) -> int:
+        due = (due_ms(operation) for operation in self.ledger.operations.values())
+        return sum(instant is not None and instant <= before_ms for instant in due)
+
     async def wait(self, operation: Operation, *, timeout_ms: int) -> Operation | None:
         return await self._hub.wait(operation, timeout_ms=timeout_ms)
 
@@ -169,6 +173,9 @@ class MemoryStore:
 
     async def ping(self) -> None:
         """Memory always answers."""
+
+    def warnings(self) -> tuple[str, ...]:
+        return ("nothing of the ledger outlives this process",)
 
     def secrets(self) -> tuple[Secret, ...]:
         return ((secret_id(self._secret), self._secret),)

@@ -37,6 +37,9 @@ class MeteredStore:
     async def find(self, query: Query) -> Page:
         return await self._timed("find", self._store.find(query))
 
+    async def count_due(self, *, before_ms: int) -> int:
+        return await self._timed("count_due", self._store.count_due(before_ms=before_ms))
+
     async def wait(self, operation: Operation, *, timeout_ms: int) -> Operation | None:
         return await self._store.wait(operation, timeout_ms=timeout_ms)
 
@@ -48,6 +51,9 @@ class MeteredStore:
 
     async def ping(self) -> None:
         await self._timed("ping", self._store.ping())
+
+    def warnings(self) -> tuple[str, ...]:
+        return self._store.warnings()
 
     def secrets(self) -> tuple[tuple[str, bytes], ...]:
         return self._store.secrets()

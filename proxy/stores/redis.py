@@ -123,6 +123,9 @@ class RedisStore:
     async def find(self, query: Query) -> Page:
         return await self._read(self._finder.find(query, self.now()), "find")
 
+    async def count_due(self, *, before_ms: int) -> int:
+        return await self._read(self._finder.count_due(before_ms), "count_due")
+
     async def wait(self, operation: Operation, *, timeout_ms: int) -> Operation | None:
         return await self._hub.wait(operation, timeout_ms=timeout_ms)
 
@@ -156,7 +159,6 @@ class RedisStore:
         return secret.in_order(self._configured, self._guardian.kept_secrets())
 
     def warnings(self) -> tuple[str, ...]:
-        """Unsafe settings, and lost data, for readiness's detail (D5, D6)."""
         return (*self._warnings, *self._guardian.warnings())
 
     def now(self) -> Now:

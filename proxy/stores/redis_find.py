@@ -146,6 +146,13 @@ class Finder:
         merged.sort(key=lambda one: one[0], reverse=not query.oldest_first)
         return merged[:count]
 
+    async def count_due(self, before_ms: int) -> int:
+        scopes = await self.scopes()
+        counts = await self._link.read(
+            [("ZCOUNT", names.index("due"), "-inf", before_ms) for names in scopes]
+        )
+        return sum(map(int, counts))
+
     async def holdings(self, now: Now) -> tuple[Holdings, ...]:
         scopes = await self.scopes()
         answers = await self._link.read([("HVALS", names.index("held")) for names in scopes])

@@ -65,6 +65,7 @@ class SqliteStore:
         self._reading: sqlite3.Connection | None = None
         self._hub = WaitHub(self._load_many, self.now)
         self.trust = ClockTrust()
+        self._warnings: tuple[str, ...] = ()
 
     async def open(self) -> StoreReport:
         writer = Writer(self.path, self._clock, notify=self._notify)
@@ -83,7 +84,8 @@ class SqliteStore:
         detail = (
             f"{self.path} (SQLite {sqlite3.sqlite_version}, WAL, synchronous=FULL, {kind}): guards this host"
         )
-        return StoreReport("sqlite", detail, (*path_warnings(self.path.parent), *notes))
+        self._warnings = (*path_warnings(self.path.parent), *notes)
+        return StoreReport("sqlite", detail, self._warnings)
 
     def _open_for_writing(self, writer: Writer) -> tuple[str, ...]:
         opened = open_ledger(self.path, self._clock, patience_ms=OPEN_MS)
@@ -133,6 +135,13 @@ class SqliteStore:
         now = self.now()
         return await self._read(lambda reading: _find(reading, query, now), "find")
 
+    async def count_due(self, *, before_ms: int) -> int:
+        def step(reading: sqlite3.Connection) -> int:
+            count: int = reading.execute(SQL["count_due"], (before_ms,)).fetchone()[0]
+            return count
+
+        return await self._read(step, "count_due")
+
     async def wait(self, operation: Operation, *, timeout_ms: int) -> Operation | None:
         return await self._hub.wait(operation, timeout_ms=timeout_ms)
 
@@ -181,10 +190,10 @@ class SqliteStore:
         return self._secrets
 
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the file just now, for readiness's detail."""
-        if self._writer is not None and self._writer.is_starved:
-            return (f"{self.path}: a long reader keeps the log from being emptied; it grows until it leaves",)
-        return ()
+        if self._writer is None or not self._writer.is_starved:
+            return self._warnings
+        starved = f"{self.path}: a long reader keeps the log from being emptied; it grows until it leaves"
+        return (*self._warnings, starved)
 
     def now(self) -> Now:
         return Now(lease_ms=self._clock.boot_ms(), epoch=self._clock.boot_id(), wall_ms=self._clock.wall_ms())

@@ -52,6 +52,9 @@ SELECT value FROM meta WHERE name = :name;
 INSERT INTO meta (name, value) VALUES (:name, :value)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
+-- name: count_due
+SELECT count(*) FROM operations WHERE due_ms IS NOT NULL AND due_ms <= ?;
+
 -- name: get_operation
 SELECT doc FROM operations WHERE id = ?;
 

@@ -63,7 +63,7 @@ class AdmitUnrecorded:
             unlist(tables, now, found, less=admitted)
         linked = link(tables, now, admitted)
         tables.put(linked)
-        ReserveOperation(self.claim, Owner(""), 0).hold(tables, now, linked)
+        ReserveOperation(self.claim, Owner(""), 0).hold(tables, now, linked, beside=True)
         return linked
 
     def _doubted(self, tables: Tables, now: Now, running: Operation) -> Operation:

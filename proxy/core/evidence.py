@@ -57,6 +57,8 @@ def tells_of(operation: Operation, seen: Seen) -> bool:
         return known is None or (seen.version is not None and seen.version > known)
     if seen.is_final and not seen.is_failure:
         return True
+    if base.version is not None and seen.version is not None and seen.version <= base.version:
+        return False  # a late copy of what was known already: its failure is an older one, not another one
     counted_before, counts_now = base.attempt_count, seen.attempt_count
     if counted_before is not None and counts_now is not None and counts_now > counted_before:
         return True

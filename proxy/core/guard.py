@@ -233,6 +233,8 @@ class Guard:
     def _run_ended(self, event: RunEnded, now_ms: int) -> Step:
         """What the leader's caller got (P4), unless the ledger has come to know more of it since (H8)."""
         operation, told = event.operation, event.answer.knowledge
+        if event.answer.body is None and event.answer.outcome in DEFINITE:
+            return Step(Reserve(self.claim))  # D4: withheld; judged again, it is forwarded
         is_known = operation.knowledge in (Knowledge.EXECUTED, Knowledge.PENDING)
         overtaken = operation.knowledge is not told if told is Knowledge.NOT_EXECUTED else is_known
         same = not differing(operation.fingerprint, self.claim.fingerprints)

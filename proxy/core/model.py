@@ -275,10 +275,14 @@ _KNOWLEDGE = {
 
 
 class Guard(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who holds a subject on one route, and the number of its last submission (U1, K3)."""
+    """Who holds a subject on one route, and the number of its last submission (U1, K3).
+
+    `also`: earlier holders that were open when another key was sent without the store (D3).
+    """
 
     holder: OperationId | None = None
     seq: int = 1
+    also: tuple[OperationId, ...] = ()
 
 
 class Subject(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,7 @@ The lock is the lease on the record (owner, fence, until): lock and ledger can't
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from proxy.core import states
 from proxy.core.fingerprint import differing
@@ -75,8 +75,7 @@ def find(tables: Tables, claim: Claim) -> tuple[int | None, Key, OperationId, Op
         seq += 1
 
 
-@dataclass(frozen=True, slots=True)
-class ReserveOperation:
+class ReserveOperation(Struct, frozen=True):
     """Claim an operation and record its next attempt, or say why not (P2, P4, P5, P9, U1, K3)."""
 
     claim: Claim
@@ -140,15 +139,18 @@ class ReserveOperation:
         twin = tables.subject(claim.scope, claim.twin) if claim.twin and rule.twin_rejects else None
         for row, is_twin in ((subject, False), (twin, True)):
             guard = row.guards.get(claim.route.name) if row else None
-            if guard is None or guard.holder is None or guard.holder == identity:
-                continue
-            holder = seen_now(tables.operation(claim.scope, guard.holder), now)
-            if holder is None:
-                continue
-            unresolved = holder.state in UNRESOLVED and holder.knowledge == "unknown"
-            if holds_subject(claim.route, holder) if not is_twin else unresolved:
-                return Blocked(holder, is_twin)
+            for name in (guard.holder, *guard.also) if guard else ():
+                if name is None or name == identity:
+                    continue
+                holder = seen_now(tables.operation(claim.scope, name), now)
+                if holder is not None and self._is_held_by(holder, is_twin=is_twin):
+                    return Blocked(holder, is_twin)
         return None
+
+    def _is_held_by(self, holder: Operation, *, is_twin: bool) -> bool:
+        if is_twin:
+            return holder.state in UNRESOLVED and holder.knowledge == "unknown"
+        return holds_subject(self.claim.route, holder)
 
     def claimed(
         self,
@@ -231,8 +233,11 @@ class ReserveOperation:
             newest=None,
         )
 
-    def hold(self, tables: Tables, now: Now, operation: Operation) -> None:
-        """Make the operation findable by its things and, where the guard is on, their holder."""
+    def hold(self, tables: Tables, now: Now, operation: Operation, *, beside: bool = False) -> None:
+        """Make the operation findable by its things and, where the guard is on, their holder.
+
+        Args: beside: earlier holders were not asked, and go on holding (D3).
+        """
         claim = self.claim
         for handle in things_of(operation):
             row = tables.subject(claim.scope, handle) or Subject(
@@ -242,7 +247,9 @@ class ReserveOperation:
             if handle in (operation.subject, operation.twin) and (claim.route.guard.on or operation.seq):
                 before = guards.get(claim.route.name) or Guard()
                 holder = operation.id if claim.route.guard.on else before.holder
-                guard = Guard(holder=holder, seq=max(before.seq, operation.seq or 1))
+                earlier = dict.fromkeys(one for one in (before.holder, *before.also) if one)
+                also = tuple(one for one in earlier if beside and one != operation.id)
+                guard = Guard(holder=holder, seq=max(before.seq, operation.seq or 1), also=also)
                 guards = {**guards, claim.route.name: guard}
             if guards != row.guards or operation.id not in row.operations:
                 tables.put_subject(
@@ -255,8 +262,7 @@ class ReserveOperation:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class WithdrawClaim:
+class WithdrawClaim(Struct, frozen=True):
     """Take back a claim that sent nothing: the record is as before it (architecture section 4, step 3).
 
     Found by owner token, so that it also undoes a reserve whose reply was lost. Someone else's claim, or one

@@ -209,6 +209,7 @@ def test_evidence_known_before_the_claim_is_the_baseline() -> None:
         seen("failed", version=3),
         seen("processing", version=3, attempt_count=1),
         seen("requires_action", version=3),
+        seen("failed", version=1, attempt_count=0, failure="att_0"),
     ],
 )
 def test_evidence_of_the_attempt_before_does_not_settle_a_confirm(shown: Seen) -> None:

@@ -969,7 +969,19 @@ def test_guard_answer_over_the_limit_is_delivered_and_not_stored() -> None:
 
 
 def test_guard_replay_of_a_withheld_body_leaves_its_type_out() -> None:
-    unknown = ended(OTHERS, State.EXECUTED)
-    stored = answer_of(OTHERS, Knowledge.EXECUTED, status=201, outcome=Outcome.EXECUTED, body=None)
-    command = guard(CLAIM).step(RunEnded(unknown, stored), NOW_MS).command
+    refused_ = ended(OTHERS, State.NOT_EXECUTED)
+    stored = answer_of(OTHERS, Knowledge.NOT_EXECUTED, status=422, outcome=Outcome.RELEASED, body=None)
+    command = guard(CLAIM).step(RunEnded(refused_, stored), NOW_MS).command
     assert isinstance(command, Reply) and command.answer.headers == ()
+
+
+def test_guard_follower_of_a_withheld_result_is_judged_again_and_forwarded() -> None:
+    """D4: a 201 without its body would be no answer."""
+    executed = ended(OTHERS, State.EXECUTED)
+    stored = answer_of(OTHERS, Knowledge.EXECUTED, status=201, outcome=Outcome.EXECUTED, body=None)
+    play(
+        guard(CLAIM),
+        *FOLLOWING,
+        (RunEnded(executed, stored), reserves()),
+        (Recorded(executed, False), repeats()),
+    )

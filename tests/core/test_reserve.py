@@ -455,6 +455,19 @@ def test_admit_doubt_blocks_the_subject_as_any_unknown_operation_does() -> None:
     assert isinstance(reserve(book, create("K2"), "b"), Blocked)
 
 
+def test_admit_beside_an_open_operation_takes_its_hold_from_nobody() -> None:
+    """Both keys are open on the order: neither one's end frees it."""
+    book = Book()
+    settled(book, create("K1"), State.UNKNOWN)
+    second = admit(book, create("K2"))
+    assert isinstance(reserve(book, create("K3"), "b"), Blocked)
+    book.run(SettleByHand(SCOPE, second.id, "failed", "Ann", "asked support"))
+    found = reserve(book, create("K3"), "b")
+    assert isinstance(found, Blocked) and found.holder.key == "K1"
+    book.run(SettleByHand(SCOPE, found.holder.id, "failed", "Ann", "asked support"))
+    assert isinstance(reserve(book, create("K3"), "b"), Reserved)
+
+
 def test_admit_definite_answer_is_recorded_with_its_resource() -> None:
     book = Book()
     admitted = admit(book, create(), Outcome.EXECUTED, shown=seen(source="answer", version=3))

@@ -194,6 +194,13 @@ class Bank:
         self.keys[slot] = (request, resource, first, self.world.now_ms)
         return first
 
+    def before(self, response: Response) -> Response:
+        """The same answer by a replica that is one change behind."""
+        for resource in self.resources.values():
+            if len(resource.past) > 1 and resource.body == response.body:
+                return Response(200, JSON_TYPE, resource.past[-2][1])
+        return response
+
     # --- what it is asked -------------------------------------------------------------------------------------
 
     def look_up(self, target: str, *, lies: bool, stale: bool, lag_ms: int) -> Response:

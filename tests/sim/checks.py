@@ -40,6 +40,7 @@ class Checks:
     rows: Rows
     bank: Bank | None = None
     told: dict[tuple[Name, int], Told] = field(default_factory=dict)
+    unrecorded: Counter[Name] = field(default_factory=Counter)  # sent without the store, not yet written (D3)
     liars: set[Name] = field(default_factory=set)
     persons: set[Name] = field(default_factory=set)  # settled by hand against the truth
     bodies: dict[tuple[str, ...], bytes] = field(default_factory=dict)
@@ -110,7 +111,7 @@ class Checks:
             if other.is_good and effect.kind != "confirm" and not lied and not self.persons:
                 self.broken(f"two effects on {effect.thing}: {other.key} and {effect.key}")
         told = self.told.get((name, effect.resource.amount if effect.kind != "confirm" else 0))
-        if told is not None and name not in self.liars | self.persons:
+        if told is not None and name not in self.liars | self.persons and not self.unrecorded[name]:
             if effect.begun < told.not_executed:
                 self.broken(f"{name} was told as not executed, and its attempt takes effect later")
             if effect.begun < told.failed and effect.is_good:
@@ -132,7 +133,7 @@ class Checks:
         if name in self.liars | self.persons or (record is not None and told_by_hand(record)):
             return
         self.replies[f"{reply.answer.status} {marks.knowledge}"] += 1
-        if marks.knowledge is Knowledge.NOT_EXECUTED:
+        if marks.knowledge is Knowledge.NOT_EXECUTED and not self.unrecorded[name]:
             self._not_executed(name, request, reply, seen_step)
         if marks.knowledge is Knowledge.EXECUTED and _says_failed(reply):
             self._failed(name, request, seen_step)
@@ -220,14 +221,15 @@ class Checks:
         if kind is None or name in self.liars | self.persons or told_by_hand(record):
             return
         effects = self._effects(name)
-        if record.state is State.NOT_EXECUTED:
+        if record.state is State.NOT_EXECUTED and not self.unrecorded[name]:
             wrong = [one for one in effects if kind == "confirm" or one.resource.amount == record.amount]
             if wrong:
                 self.broken(f"{name} took effect and the ledger says not executed")
         mine = effects or [one for one in self._on(kind, thing) if kind != "confirm"]
         if record.state is State.EXECUTED and not mine and kind != "confirm":
             self.broken(f"{name} is held to have happened, and nothing did")
-        if record.state is State.EXECUTED and not effects and _was_held_not_executed(record):
+        lied = any((one[0], one[1]) == (kind, thing) for one in self.liars)
+        if record.state is State.EXECUTED and not effects and not lied and _was_held_not_executed(record):
             self.broken(f"{name} did not happen, whatever another key did")
         if record.state is State.ABSENT and any(one.is_good for one in effects):
             self.broken(f"{name} took effect and is still absent")

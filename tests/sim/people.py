@@ -83,7 +83,8 @@ class Merchant:
         world, chance = self.town.world, self.town.world.chance
         fault = world.fault("caller")
         patience_ms = chance.between(500, 15_000) if fault == "patience" else None
-        hangs_up_ms = chance.between(1, 12_000) if fault == "hang_up" else None
+        leaves = fault == "hang_up" or (self.request.kind == "confirm" and chance.hits(250))
+        hangs_up_ms = chance.between(1, 12_000) if leaves and not world.calm else None
         self.town.call(self.request, self._told, patience_ms=patience_ms, hangs_up_ms=hangs_up_ms)
         if self.request.key is None:
             return
@@ -94,8 +95,8 @@ class Merchant:
             wrong = replace(self.request, amount=self.request.amount + 2_000)
             world.after(chance.below(3_000), lambda: self.town.call(wrong, _unheard))
         elif fault == "new_key":
-            again = replace(self.request, key=f"{self.request.key}x", payment=self.request.payment)
-            world.after(chance.below(20_000), lambda: self.town.call(again, _unheard))
+            again = replace(self.request, key=f"{self.request.key}x")
+            world.after(world.spell_ms(1, 20_000), lambda: self.town.call(again, _unheard))
         elif fault == "no_order" and self.request.kind == "refund":
             twin = replace(self.request, thing=f"{self.request.thing}b", key=f"{self.request.key}b")
             world.after(chance.below(20_000), lambda: self.town.call(twin, _unheard))
@@ -113,7 +114,11 @@ class Merchant:
             # The platform said what is wrong: the fixed body comes with the same key, or with a new one.
             key = self.request.key if chance.hits(500) else f"{self.request.key}-fixed"
             self.request = replace(self.request, is_valid=True, key=key)
-            if chance.hits(300):  # a released key names another order
+            if chance.hits(
+                300
+            ):  # a released key names another order, and the first one gets a key of its own
+                other = replace(self.request, key=f"{self.request.key}-other")
+                world.after(chance.below(3_000), lambda: self.town.call(other, _unheard))
                 self.request = replace(self.request, thing=f"{self.request.thing}n")
         wait_ms = chance.pick((10, 500, 3_000, 12_000, 40_000))
         slow_ms = chance.pick((1_000, 200_000, 10_800_000, 90_000_000))
@@ -160,8 +165,13 @@ class Shopper:
         self.follow_ups.append(merchant)
         self.town.world.after(self.town.world.chance.below(20_000), merchant.go)
 
-    def _created(self, _: Reply) -> None:
+    def _created(self, reply: Reply) -> None:
         if not self.town.bank.is_unique:
+            failed = b'"status": "failed"' in reply.answer.body
+            if failed and len(self.follow_ups) < SUBMISSIONS_MAX:
+                before = self.follow_ups[-1].request
+                again = replace(before, key=f"{before.key}+")
+                self._follow(Merchant(self.town, again, then=self._created))
             return
         made = self.town.bank.by_number.get(("create", self.order), [])
         chance = self.town.world.chance

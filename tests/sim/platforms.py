@@ -42,6 +42,7 @@ class Setting:
     is_unique: bool
     attempts: int
     forwards: bool  # D3: `on_failure: forward` on creates and refunds
+    stored_bytes_max: int = 65_536  # below an answer's size nothing of it is kept (D4)
 
     @property
     def platform(self) -> Platform:

@@ -16,6 +16,9 @@ Path = tuple[Move, ...]
 Edge = tuple[State | None, Move, State | None]
 M = Move
 
+BY_THE_LEADER = frozenset({M.RECORD_ATTEMPT, M.SETTLE_NOT_EXECUTED})
+"""Moves that need the lease (P5); a definite answer is true whoever brings it."""
+
 VERBS: dict[str, tuple[Path, ...]] = {
     "reserve": ((M.RESERVE,), (M.LAPSE, M.RESERVE)),
     "record_attempt": ((M.RECORD_ATTEMPT,),),
@@ -105,10 +108,16 @@ class Rows:
         if walk is None:
             return f"{verb.name}: {source} -> {target} is no row of the state table"
         self.taken.update(walk)
+        if any(move is M.LAPSE for _, move, _ in walk) and after is not None and not after.doubt:
+            return f"{verb.name}: a dead leader's attempt left no doubt"
         if before is None or after is None:
             if verb.name == "withdraw" and before is not None and before.doubt:
                 return "a claim with doubt was dropped"
             return ""
+        run = getattr(verb, "operation", None)
+        leads = isinstance(run, Operation) and (run.fence, run.owner) == (before.fence, before.owner)
+        if any(edge[1] in BY_THE_LEADER for edge in walk) and not leads:
+            return f"{verb.name}: written by a run that no longer leads"
         return self._compared(verb.name, before, after, boot_ms, boot)
 
     def _compared(self, verb: str, before: Operation, after: Operation, boot_ms: int, boot: str) -> str:

@@ -116,7 +116,9 @@ class Sidecar:
             return
         self.calls += 1
         claim = claim_of(self.setting, request)
-        voice = Voice(platform=self.setting.platform, claim=claim, stored_bytes_max=65_536)
+        voice = Voice(
+            platform=self.setting.platform, claim=claim, stored_bytes_max=self.setting.stored_bytes_max
+        )
         guard = Guard(claim, policy=POLICY, classifier=self.setting.classifier(request.kind), voice=voice)
         run = Run(guard, claim, request, Owner(f"{self.name}.{self.generation}:{self.calls}"), answer)
         run.seen_step = self.world.steps
@@ -323,6 +325,8 @@ class Sidecar:
 
     def _repeat(self, run: Run, command: Repeat) -> None:
         if command.share is None:
+            name = (run.request.kind, run.request.thing, str(command.key))
+            self.checks.unrecorded[name] += 1
 
             def admitted(result: WireResult) -> None:
                 if not run.is_dead:
@@ -357,6 +361,11 @@ class Sidecar:
             verb = AdmitUnrecorded(run.claim, key, verdict.outcome, verdict.seen, self.wall_ms(), status)
             self.owed.append(verb)
             self._pay_soon()
+        else:
+            self._written((run.request.kind, run.request.thing, str(key)))
+
+    def _written(self, name: tuple[str, str, str]) -> None:
+        self.checks.unrecorded[name] -= 1
 
     # --- following --------------------------------------------------------------------------------------------
 
@@ -436,6 +445,10 @@ class Sidecar:
             self.unused.pop(identity, None)
         if verb is not None and verb in self.owed:
             self.owed.remove(verb)
+            if isinstance(verb, AdmitUnrecorded):
+                subject = (verb.claim.subject or "").partition(":")[2]
+                kind = "refund" if verb.claim.route.name == "create_refund" else "create"
+                self._written((kind, subject, str(verb.key)))
         self._pay(generation)
 
     def crash(self) -> None:

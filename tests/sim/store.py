@@ -64,7 +64,7 @@ class SimStore:
         world = self.world
         fault = "down" if world.now_ms < self.down_until_ms else world.fault("store")
         if fault == "outage":
-            self.down_until_ms = world.now_ms + world.chance.between(500, 30_000)
+            self.goes_down()
             fault = "down"
         if fault == "down":
             world.after(world.chance.between(1, TIMEOUT_MS), lambda: answered(Unavailable(False)))
@@ -80,6 +80,11 @@ class SimStore:
             world.after(TIMEOUT_MS, lambda: answered(Unavailable(True)))
         else:
             world.after(1 + world.chance.below(4), lambda: answered(result))
+
+    def goes_down(self) -> None:
+        """Nothing is done for a while."""
+        if not self.world.calm:
+            self.down_until_ms = self.world.now_ms + self.world.chance.between(500, 30_000)
 
     def _late(self, verb: Verb[object]) -> None:
         self.do(verb)

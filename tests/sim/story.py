@@ -79,6 +79,8 @@ class Story:
         for number in range(shoppers):
             shopper = Shopper(self.town, f"O{number}")
             world.after(chance.below(60_000), shopper.begin)
+        for _ in range(chance.between(1, 4) if self.setting.forwards else 0):
+            world.after(chance.between(1, 80_000), self.store.goes_down)
         self.fleet.watch()
         self.fleet.age()
         Operator(self.town).look()
@@ -157,7 +159,12 @@ class Story:
 
 
 def setting_of(chance: Chance) -> Setting:
-    return Setting(is_unique=not chance.hits(300), attempts=chance.pick((1, 2, 3)), forwards=chance.hits(250))
+    return Setting(
+        is_unique=not chance.hits(400),
+        attempts=chance.pick((1, 2, 3)),
+        forwards=chance.hits(300),
+        stored_bytes_max=40 if chance.hits(150) else 65_536,
+    )
 
 
 def play(seed: int, *, told: list[str] | None = None, faults: Faults | None = None) -> Outcome:

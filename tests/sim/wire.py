@@ -95,6 +95,8 @@ class Wire:
             if fault == "lying_429":
                 self.checks.liars.add((request.kind, request.thing, key))
             self._arrives(travel_ms, request, key, begun, lambda _: ended(AFTER[fault]))
+        elif fault == "stale" and request.kind in ("create", "refund"):
+            self._arrives(travel_ms, request, key, begun, lambda r: ended(Answered(self.bank.before(r))))
         elif fault == "slow_answer":
             slow_ms = chance.between(ATTEMPT_TIMEOUT_MS // 2, ATTEMPT_TIMEOUT_MS - 500)
             self._arrives(

@@ -80,6 +80,7 @@ POINTS: dict[str, tuple[str, ...]] = {
         "turned_away",
         "in_progress",
         "slow_answer",
+        "stale",
     ),
     "breaker": ("open",),
     "retry": ("refused",),

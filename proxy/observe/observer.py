@@ -229,7 +229,6 @@ class Observer:
         level = Level.WARNING if fact.result == "failed" else Level.INFO
         told = {"route": fact.route, "result": fact.result, "reason": cut(fact.reason)}
         self.log.line(level, "lookup", told)
-        self._news.announce("lookup", dict(told))
 
     def _waited(self, run: Run | None) -> None:
         if run is not None:

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo observe dashboards test check lint types fast fidelity core-coverage clean
+.PHONY: help setup demo observe dashboards test check lint types fast fidelity fuzz core-coverage clean
 
 help: ## list the chores
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ fast: setup ## the tests that take no long processes
 
 fidelity: setup ## print the fidelity matrix: what is sent and what arrives, byte for byte
 	@$(BIN)/python -m tests.wire.fidelity
+
+fuzz: setup ## fuzz both parsers and what is around them, FUZZ_SECONDS=600
+	@$(BIN)/python -m tests.wire.fuzzing $(or $(FUZZ_SECONDS),600)
 
 core-coverage: setup ## branch coverage of core, from core's own tests; fails under 100 %
 	$(BIN)/coverage run -m pytest tests/core -p no:xdist

@@ -64,6 +64,14 @@ def with_end(operation: Operation, note: AttemptNote) -> Operation:
     )
 
 
+def _ended_now(operation: Operation, now: Now) -> Operation:
+    """The attempt's end by the store's clock, which lookups are counted from (U8, D2), not by its own host's.
+
+    It is written a moment after it happened, never before: no lookup counts too soon.
+    """
+    return replace(operation, last_attempt_end_ms=now.wall_ms)
+
+
 def absence_holds(operation: Operation, note: AttemptNote | None) -> bool:
     """U3: absent was believed, and an attempt begun after it was refused, with none since in doubt."""
     return (
@@ -105,7 +113,7 @@ class RecordNextAttempt(Struct, frozen=True):
         elif not leads(self.operation, current):
             return Superseded(current)
         states.check(current.state, Move.RECORD_ATTEMPT, State.IN_FLIGHT)
-        ended = with_end(current, self.ended)
+        ended = _ended_now(with_end(current, self.ended), now)
         n = ended.attempt_count + 1
         attempt = Attempt(n=n, fence=ended.fence, begun_ms=now.wall_ms, request_id=self.request_id)
         recorded = replace(
@@ -163,7 +171,7 @@ class SettleRun(Struct, frozen=True):
             return self._known_already(tables, now, current) or self._definite(tables, now, current)
         if not leads(self.operation, current):
             return SettleRefused(current)
-        ended = with_end(current, self.ended) if self.ended else current
+        ended = _ended_now(with_end(current, self.ended), now) if self.ended else current
         if self.state is State.NOT_EXECUTED:
             if ended.doubt and not absence_holds(ended, self.ended):
                 return SettleRefused(current)
@@ -202,7 +210,7 @@ class SettleRun(Struct, frozen=True):
         was_final = current.state is State.EXECUTED and current.by_hand is None
         states.check(current.state, Move.SETTLE_DEFINITE, self.state)
         late = not leads(self.operation, current)
-        ended = with_end(current, self.ended) if self.ended and not late else current
+        ended = _ended_now(with_end(current, self.ended), now) if self.ended and not late else current
         history: tuple[Entry, ...] = ended.history
         if current.state is State.NOT_EXECUTED or current.by_hand is not None:
             text = f"a late answer of the platform says {self.state}; it was held to be {_was(current)}"

@@ -190,6 +190,20 @@ def test_settle_unknown_is_due_for_a_lookup_and_keeps_since_when() -> None:
     assert book.only.unknown_since_ms == since_ms
 
 
+@pytest.mark.parametrize("skew_ms", [-7_200_000, 0, 7_200_000])
+def test_attempts_end_is_by_the_stores_clock_whatever_its_hosts_says(skew_ms: int) -> None:
+    """U8 counts from it: by a host's clock that is slow, absence would be believed before the lag is over."""
+    book = Book()
+    ended = note(Outcome.IN_DOUBT, at_ms=book.wall_ms + skew_ms)
+    book.run(RecordNextAttempt(led(book, create()), ended, LEASE_MS))
+    assert book.only.last_attempt_end_ms == book.wall_ms
+    book.pass_ms(100)
+
+    settle(book, book.only, State.UNKNOWN, ended=ended)
+
+    assert book.only.last_attempt_end_ms == book.wall_ms
+
+
 def test_settle_without_an_attempts_end_says_interrupted() -> None:
     book = Book()
     operation = led(book, create())

@@ -98,6 +98,13 @@ _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
+_LOST = (failures.ConnectionError, OSError, asyncio.IncompleteReadError, RuntimeError, AttributeError)
+"""How a lost connection shows. RuntimeError is uvloop's word for a write to one that was just reset, where asyncio
+says nothing and fails the next read; AttributeError is redis-py's stumble over one that another task drops while
+it is being taken out of the pool."""
+NETWORK = (failures.RedisError, *_LOST)
+
+
 def trouble_of(error: Exception, *, was_sent: bool) -> Trouble:
     """What the failure means. Never repeats what redis-py says of the URL or the command."""
     beginning = next(
@@ -108,16 +115,11 @@ def trouble_of(error: Exception, *, was_sent: bool) -> Trouble:
             return Trouble(refusal.text, is_passing=refusal.is_passing, was_sent=False)
     if isinstance(error, failures.TimeoutError | TimeoutError):
         return Trouble("the server does not answer in time", is_passing=True, was_sent=was_sent)
-    if isinstance(error, failures.ConnectionError | OSError | asyncio.IncompleteReadError | RuntimeError):
+    if isinstance(error, _LOST):
         return Trouble("the connection is lost or refused", is_passing=True, was_sent=was_sent)
     if isinstance(error, failures.ResponseError):
         return Trouble(f"the server refuses: {str(error)[:200]}", is_passing=False, was_sent=False)
     return Trouble(f"{type(error).__name__}", is_passing=True, was_sent=was_sent)
-
-
-NETWORK = (failures.RedisError, OSError, asyncio.IncompleteReadError, RuntimeError)
-"""How a network fails here. RuntimeError is uvloop's word for a write to a connection that was just reset, where
-asyncio says nothing and fails the next read."""
 
 
 class RedisUrlError(ValueError):
@@ -269,11 +271,19 @@ class Link:
             raise trouble_of(error, was_sent=False) from error
         is_clean = False
         try:
-            commands = make()
-            await connection.send_packed_command(connection.pack_commands(commands))
-            replies = [await connection.read_response() for _ in commands]
+            replies = await self._exchange(connection, make())
             is_clean = True
             return replies
+        finally:
+            if not is_clean:  # a demoted primary's or a half-read connection is of no more use (O-51)
+                await connection.disconnect(nowait=True)
+            await pool.release(connection)
+
+    async def _exchange(self, connection: Any, commands: tuple[tuple[Argument, ...], ...]) -> list[Any]:
+        """Args: connection: one of redis-py's, untyped."""
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands))
+            return [await connection.read_response() for _ in commands]
         except failures.NoScriptError:
             raise
         except NETWORK as error:
@@ -281,10 +291,6 @@ class Link:
             if trouble.is_passing:
                 await self.forget_connections()
             raise trouble from error
-        finally:
-            if not is_clean:  # a demoted primary's or a half-read connection is of no more use (O-51)
-                await connection.disconnect(nowait=True)
-            await pool.release(connection)
 
     async def _run_in_cluster(self, cluster: RedisCluster, command: Sequence[Argument]) -> Any:
         try:

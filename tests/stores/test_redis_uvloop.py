@@ -7,10 +7,13 @@ from pathlib import Path
 from random import Random  # noqa: TID251 -- seeded
 from typing import Any
 
+import pytest
+
 from proxy import loops
 from proxy.clock import SystemClock
 from proxy.ports import Query, StoreUnavailable
 from proxy.stores.redis import RedisStore
+from proxy.stores.redis_link import trouble_of
 from tests.chaos.lines import Line
 from tests.contract.values import reserve
 from tests.stores.redis_server import Server
@@ -31,6 +34,16 @@ def test_severed_connections_are_an_unavailable_store_and_nothing_else(tmp_path:
     assert {type(error) for error in errors} <= {StoreUnavailable}
     assert faults == []
     assert ends_well
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("closed"), AttributeError("writelines"), ConnectionResetError()]
+)
+def test_lost_connection_may_have_carried_the_command(error: Exception) -> None:
+    """redis-py fails with AttributeError where another task drops the connection that it is about to use."""
+    trouble = trouble_of(error, was_sent=True)
+
+    assert (trouble.is_passing, trouble.was_sent) == (True, True)
 
 
 async def _severed(server: Server) -> tuple[list[BaseException], list[dict[str, Any]], bool]:

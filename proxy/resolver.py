@@ -24,6 +24,7 @@ from proxy.core.resolve import (
     Missed,
     NoticeLapse,
     NotNow,
+    PutOffLookup,
     TakeLookup,
     TakeSweep,
 )
@@ -33,6 +34,9 @@ from proxy.ports import Clock, Query, Store, StoreUnavailable, Upstream
 PASS_MS = 500  # between two looks at what is due; the schedule's steps are 10 s and more
 PAGE = 50
 LOOKUP_LEASE_MARGIN_MS = 5_000
+AT_ONCE_MAX = 8  # lookups that wait for the platform at a time: enough for 5/s at 1.6 s an answer
+PUT_OFF_MS = 3_600_000  # what can't be asked for now is looked at again after an hour
+CLOCK_NOISE_MS = 1_000
 STORE_DOWN_MS = 2_000
 SWEEP_CHECK_MS = 600_000  # how often it is asked whether this day's sweep was made
 
@@ -57,6 +61,8 @@ class Resolver:
     _next_slot_ms: int = 0
     _hints: dict[OperationId, Operation] = field(default_factory=dict)
     _turn: bool = False
+    _seen_wall_ms: int = 0
+    _seen_boot_ms: int = 0
 
     def hint(self, reply: Reply) -> None:
         """Something suggests a look at this operation soon, within the schedule's limits (P9, U4)."""
@@ -87,16 +93,60 @@ class Resolver:
         await self._notice_lapsed()
         if not self.is_enabled:
             return False
-        for operation in tuple(self._hints.values()):
-            self._hints.pop(operation.id, None)
-            await self.look_up(operation, forced=True)
+        hinted, self._hints = tuple(self._hints.values()), {}
         self._turn = not self._turn
-        page = await self.store.find(
-            Query(due_before_ms=self.clock.wall_ms(), oldest_first=self._turn, limit=PAGE)
+        if self._seen_wall_ms == 0:
+            await self._learn_the_time()
+        due_before_ms = self.clock.wall_ms() + self._stepped_back_ms()
+        page = await self.store.find(Query(due_before_ms=due_before_ms, oldest_first=self._turn, limit=PAGE))
+        is_full = len(page.operations) == PAGE
+        self.backlog = (
+            await self.store.count_due(before_ms=due_before_ms) if is_full else len(page.operations)
         )
-        for operation in page.operations:
-            await self.look_up(operation)
-        return len(page.operations) == PAGE
+        await self._look_up_all([(one, True) for one in hinted] + [(one, False) for one in page.operations])
+        return is_full
+
+    @property
+    def backlog_ends_in_ms(self) -> int:
+        """How long the backlog takes at this process's own rate; other hosts shorten it."""
+        return self.backlog * self._gap_ms
+
+    async def _look_up_all(self, wanted: list[tuple[Operation, bool]]) -> None:
+        """Start one after the other, by the rate; a few may wait for the platform at a time.
+
+        Each object is asked for once: its operations share the lookup (U2).
+        """
+        places = asyncio.Semaphore(AT_ONCE_MAX)
+
+        async def one(operation: Operation, forced: bool) -> None:
+            try:
+                await self.look_up(operation, forced=forced)
+            finally:
+                places.release()
+
+        async with asyncio.TaskGroup() as group:
+            for operation, forced in wanted:
+                await places.acquire()
+                group.create_task(one(operation, forced))
+
+    async def _learn_the_time(self) -> None:
+        """The ledger's newest record tells whether the clock went back before this process began."""
+        page = await self.store.find(Query(limit=1))
+        written = [max(one.updated_ms, one.lookups.last_ms or 0) for one in page.operations]
+        self._seen_wall_ms = max(self.clock.wall_ms(), *written, 1)
+        self._seen_boot_ms = self.clock.boot_ms()
+
+    def _stepped_back_ms(self) -> int:
+        """By how much the wall clock went back, as far as it has not caught up.
+
+        What was due by the old time stays due; the clock that never steps says how much of it has passed (U2).
+        """
+        latest_ms = self._seen_wall_ms + (self.clock.boot_ms() - self._seen_boot_ms)
+        wall_ms = self.clock.wall_ms()
+        if wall_ms >= latest_ms - CLOCK_NOISE_MS:
+            self._seen_wall_ms, self._seen_boot_ms = wall_ms, self.clock.boot_ms()
+            return 0
+        return latest_ms - wall_ms
 
     async def _notice_lapsed(self) -> None:
         page = await self.store.find(Query(lapsed=True, limit=PAGE))
@@ -158,11 +208,11 @@ class Resolver:
     async def look_up(self, operation: Operation, *, forced: bool = False) -> NotNow | tuple[Change, ...]:
         """Look one operation's object up, if it is due and nobody else does."""
         route = self._route(operation)
-        if route is None or route.lookup is None or not operation.tracked:
-            return NotNow(None)
         credential = self.authorization(operation.scope)
-        if credential is None:
-            return NotNow(None)
+        if route is None or route.lookup is None or not operation.tracked or credential is None:
+            until_ms = self.clock.wall_ms() + PUT_OFF_MS
+            await self.store.transact(PutOffLookup(operation.scope, operation.id, until_ms))
+            return NotNow(until_ms)
         owner = Owner(self.instance)
         lease_ms = route.lookup.timeout_ms + LOOKUP_LEASE_MARGIN_MS
         await self._slot()
@@ -170,7 +220,6 @@ class Resolver:
             TakeLookup(operation.scope, operation.id, owner, self.policy, lease_ms, forced)
         )
         if isinstance(taken, NotNow):
-            self._next_slot_ms = 0
             return taken
         return await self._ask(taken, route, credential)
 
@@ -203,11 +252,14 @@ class Resolver:
     async def _slot(self) -> None:
         """Keep to the rate: lookups stand in line, evenly spaced (U8)."""
         now_ms = self.clock.monotonic_ms()
-        gap_ms = max(1, self.rate_per_ms // self.rate_count)
-        wait_ms = self._next_slot_ms - now_ms
-        if wait_ms > 0:
-            await asyncio.sleep(wait_ms / 1000)
-        self._next_slot_ms = max(now_ms, self._next_slot_ms) + gap_ms
+        mine_ms = max(now_ms, self._next_slot_ms)
+        self._next_slot_ms = mine_ms + self._gap_ms
+        if mine_ms > now_ms:
+            await asyncio.sleep((mine_ms - now_ms) / 1000)
+
+    @property
+    def _gap_ms(self) -> int:
+        return max(1, self.rate_per_ms // self.rate_count)
 
     def _route(self, operation: Operation) -> Route | None:
         return next((route for route in self.platform.routes if route.name == operation.route), None)

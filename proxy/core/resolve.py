@@ -134,6 +134,8 @@ class TakeLookup:
         if not self.forced and lookups.done == 0 and lookups.last_ms is None:
             lookups = replace(lookups, next_ms=first_point_ms(self.policy, operation, now.wall_ms))
         due = self.forced or (lookups.next_ms is not None and lookups.next_ms <= now.wall_ms)
+        # A record from the future: the wall clock stepped back, and its schedule would stand still (U2).
+        due = due or operation.updated_ms > now.wall_ms + self.policy.min_interval_ms
         rows = _rows(tables, now, operation)
         busy = max((_free_in_ms(row, now) for row in rows), default=0)
         if not due or busy > 0:
@@ -152,7 +154,8 @@ class TakeLookup:
             )
         tables.put(replace(operation, lookups=lookups))
         fences = []
-        for identity in operations_on(tables, self.scope, operation.handles):
+        # The operation itself also where its things lost their lists (D6): it would be asked for without end.
+        for identity in dict.fromkeys((operation.id, *operations_on(tables, self.scope, operation.handles))):
             other = seen_now(tables.operation(self.scope, identity), now)
             if other is not None and other.tracked and other.state in LOOKED_UP:
                 fences.append((other.id, other.fence))
@@ -296,6 +299,21 @@ def _words(result: LookupResult) -> str:
     if isinstance(result, Missed):
         return "no record"
     return f"failed ({result.reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class PutOffLookup:
+    """There is no way to ask about this operation now (no credential, no such route): come back later (U8)."""
+
+    scope: Scope
+    operation: OperationId
+    until_ms: int
+    name: str = "put_off"
+
+    def apply(self, tables: Tables, now: Now) -> None:
+        current = tables.operation(self.scope, self.operation)
+        if current is not None and current.lookups.next_ms is not None:
+            tables.put(replace(current, lookups=replace(current.lookups, next_ms=self.until_ms)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ class Resolves(Protocol):
 
     @property
     def backlog(self) -> int: ...
+    @property
+    def backlog_ends_in_ms(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -61,6 +63,8 @@ class Gauges:
         found["store_up", ()] = float(self.is_store_up)
         found["store_warnings", ()] = float(len(self.report.warnings)) if self.report else 0.0
         found["lookups_backlog", ()] = float(self.resolver.backlog) if self.resolver else 0.0
+        ends_ms = self.resolver.backlog_ends_in_ms if self.resolver else 0
+        found["lookups_backlog_seconds", ()] = ends_ms / 1000
         found |= self._of_drivers(routes)
         return found
 

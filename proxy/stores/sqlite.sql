@@ -58,6 +58,9 @@ SELECT count(*) FROM operations WHERE due_ms IS NOT NULL AND due_ms <= ?;
 -- name: get_operation
 SELECT doc FROM operations WHERE id = ?;
 
+-- name: get_operation_rows
+SELECT wanted.column1, doc FROM (VALUES (?)) AS wanted CROSS JOIN operations ON id = wanted.column1;
+
 -- name: put_operation
 INSERT INTO operations (
     id, scope, route, key, subject, state, knowledge, created_ms, updated_ms, due_ms, oldest_ms,
@@ -73,8 +76,9 @@ ON CONFLICT (id) DO UPDATE SET
 -- name: drop_operation
 DELETE FROM operations WHERE id = ?;
 
--- name: get_subject
-SELECT doc FROM subjects WHERE handle = ? AND scope = ?;
+-- name: get_subject_rows
+SELECT wanted.column1, wanted.column2, doc
+FROM (VALUES (?, ?)) AS wanted CROSS JOIN subjects ON handle = wanted.column1 AND scope = wanted.column2;
 
 -- name: get_subjects
 SELECT doc FROM subjects WHERE handle = ?;

@@ -21,6 +21,7 @@ from proxy.core.problem import Problem, render
 from proxy.generation import Generation
 from proxy.observe import Observer
 from proxy.ports import Clock, Exchange, Store, StoreUnavailable
+from proxy.resolver import Resolver
 from proxy.stores import make_store
 from proxy.stores.metered import MeteredStore
 from proxy.wire import descriptors
@@ -33,6 +34,7 @@ from proxy.workers import Worker, supervise
 
 DRAIN_GRACE_MS = 250
 """Between failing readiness and refusing connections: a balancer that looks often enough goes first."""
+RESOLVER_PAUSE_MS = 1_000  # after a fault in it: what caused it may be there still
 ANSWER_GRACE_MS = 2_000  # for the last answers to leave, once nothing runs any more
 
 
@@ -109,7 +111,7 @@ class App:
         self._every(500, self._pay_owed)
         self._every(2_000, self._refresh_holdings)
         self._every(3_600_000, self._purge)
-        self._resolving = asyncio.create_task(self.now.resolver.run(), name="resolver")
+        self._resolving = asyncio.create_task(self._resolve(self.now.resolver), name="resolver")
 
     async def _handle(self, exchange: Exchange) -> None:
         await self.now.calls(exchange)
@@ -136,7 +138,7 @@ class App:
         return Response(response.status, (*response.headers, *unread), response.body, response.reason)
 
     def _every(self, period_ms: int, step: Callable[[], Awaitable[object]]) -> None:
-        """Repeat a step for the process's life; a store that is down is reported and does not end it."""
+        """Repeat a step for the process's life. Neither a store that is down nor a bug of ours ends it."""
 
         async def repeat() -> None:
             while True:
@@ -145,10 +147,21 @@ class App:
                     await step()
                 except StoreUnavailable as error:
                     self.observer.store_down(str(error))
+                except Exception as error:  # noqa: BLE001 -- told; without this loop leases would run out
+                    self.observer.fault(error)
 
         task = asyncio.create_task(repeat(), name=step.__name__)
         task.add_done_callback(self.observer.task_ended)
         self._tasks.append(task)
+
+    async def _resolve(self, resolver: Resolver) -> None:
+        """Look doubt up for the process's life: a bug met on one operation must not end it for all others."""
+        while True:
+            try:
+                await resolver.run()
+            except Exception as error:  # noqa: BLE001 -- told; without this loop no doubt would ever end
+                self.observer.fault(error)
+            await asyncio.sleep(RESOLVER_PAUSE_MS / 1000)
 
     @property
     def generations(self) -> list[Generation]:
@@ -199,7 +212,7 @@ class App:
         self.now = now
         if self._resolving is not None:
             self._resolving.cancel()
-        self._resolving = asyncio.create_task(now.resolver.run(), name="resolver")
+        self._resolving = asyncio.create_task(self._resolve(now.resolver), name="resolver")
         self.observer.reloaded(settings)
         self.observer.watch(driver=now.driver, resolver=now.resolver)
         return kept

@@ -1,0 +1,55 @@
+"""The loops beside the calls survive a bug that they meet: doubt is looked up, money is counted all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.core.model import State
+from tests.e2e.callers import payment
+from tests.e2e.platforms import says, thing
+from tests.e2e.stage import LOOKUPS, Stage, until
+from tests.wire.peers import Hang, Script
+
+
+class Stumbling:
+    """A real store that raises what no store may raise, once for each verb named."""
+
+    def __init__(self, store: Any, *verbs: str) -> None:
+        self._store = store
+        self._left = list(verbs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._left:
+            self._left.remove(name)
+            raise KeyError(name)
+        return getattr(self._store, name)
+
+    @property
+    def has_stumbled(self) -> bool:
+        return not self._left
+
+
+async def test_doubt_is_looked_up_after_the_resolver_met_a_bug(stage: Stage) -> None:
+    platform = await stage.platform(says(200, b'{"data":[' + thing(version=1) + b"]}"))
+    platform.plan(Script(Hang()))
+    proxy = await stage.proxy(platform.url, lookups=LOOKUPS, retry={"attempts": 1})
+    stumbling = Stumbling(proxy.app.store, "find")
+    proxy.app.now.resolver.store = stumbling  # type: ignore[assignment]  # it stands for the store
+
+    await proxy.call(payment())
+
+    operation = await proxy.until("K", lambda one: one.state is State.EXECUTED)
+    assert operation.settled_by == "lookup"
+    assert stumbling.has_stumbled
+
+
+async def test_holdings_are_counted_after_their_loop_met_a_bug(stage: Stage) -> None:
+    platform = await stage.platform(Script(Hang()))
+    proxy = await stage.proxy(platform.url, retry={"attempts": 1})
+    stumbling = Stumbling(proxy.app.store, "holdings")
+    proxy.app.store = stumbling  # type: ignore[assignment]  # it stands for the store
+
+    await proxy.call(payment())
+
+    await until(lambda: any(held.count for held in proxy.app.observer.holdings), within_s=8)
+    assert stumbling.has_stumbled

@@ -34,7 +34,7 @@ async def test_doubt_is_looked_up_after_the_resolver_met_a_bug(stage: Stage) -> 
     platform.plan(Script(Hang()))
     proxy = await stage.proxy(platform.url, lookups=LOOKUPS, retry={"attempts": 1})
     stumbling = Stumbling(proxy.app.store, "find")
-    proxy.app.now.resolver.store = stumbling  # type: ignore[assignment]  # it stands for the store
+    proxy.app.now.resolver.store = stumbling
 
     await proxy.call(payment())
 
@@ -47,7 +47,7 @@ async def test_holdings_are_counted_after_their_loop_met_a_bug(stage: Stage) -> 
     platform = await stage.platform(Script(Hang()))
     proxy = await stage.proxy(platform.url, retry={"attempts": 1})
     stumbling = Stumbling(proxy.app.store, "holdings")
-    proxy.app.store = stumbling  # type: ignore[assignment]  # it stands for the store
+    proxy.app.store = stumbling
 
     await proxy.call(payment())
 

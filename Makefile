@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo observe dashboards test check lint types fast fidelity fuzz core-coverage clean
+.PHONY: help setup system demo observe dashboards test check lint types fast fidelity fuzz core-coverage clean
 
 help: ## list the chores
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -17,6 +17,13 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
+
+# The other programs that some tests run against, so that none is skipped: real stores, browsers, languages.
+DEBIAN := redis-server nginx prometheus chromium fonts-noto-cjk faketime php-cli php-curl ruby golang-go librsvg2-bin
+
+system: ## install those programs (Debian, as root); tests say what they miss without
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(DEBIAN) >/dev/null
 
 demo: setup ## play scenarios S1-S13 through real sockets on the embedded store
 	@$(BIN)/safepost demo

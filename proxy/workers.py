@@ -124,7 +124,8 @@ class _Crew:
     def _ended(self, pid: int, code: int) -> None:
         worker, started_ms = self._alive.pop(pid)
         if self._is_stopping:
-            self._code = self._code or abs(code)
+            # A worker that was told to stop before it began has nothing to drain: the signal ends it.
+            self._code = self._code or (0 if code == -signal.SIGTERM else abs(code))
             return
         self._say(
             f"worker {worker.number} ended with {code}; its calls in flight are unknown until looked up"

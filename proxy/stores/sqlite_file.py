@@ -8,11 +8,12 @@ since an empty ledger forgets every unknown payment (O-58).
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def named_statements(text: str) -> dict[str, str]:
 
 
 SQL = named_statements(files("proxy.stores").joinpath("sqlite.sql").read_text(encoding="utf-8"))
+_VALUES = re.compile(r"\(\?(?:, \?)*\)")
+
+
+@lru_cache(maxsize=64)
+def for_rows(name: str, count: int) -> str:
+    """The named statement for `count` rows at once: its row of values, `(?, ?)`, so many times."""
+    return _VALUES.sub(lambda row: ", ".join([row[0]] * count), SQL[name], count=1)
+
+
 MIGRATIONS: tuple[str, ...] = (SQL["schema_1"],)
 """Entry N leads from schema N to N+1, statement by statement, in one transaction."""
 

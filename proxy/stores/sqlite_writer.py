@@ -15,21 +15,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from proxy.core.model import Handle, Now, Operation, OperationId, Scope, State, Subject
+from proxy.core.model import Now
 from proxy.ports import Clock, StoreUnavailable
 from proxy.stores.batch import Done, Job, Outcome
-from proxy.stores.codec import pack, unpack_operation, unpack_subject
 from proxy.stores.notices import Notice, NoticeKind, Notify
-from proxy.stores.rows import Changes, SubjectKey, VerbTables, due_ms, is_purgeable, money_of, oldest_ms
-from proxy.stores.sqlite_file import JOURNAL_BYTES_KEPT, SQL, explain, is_busy, wal_of
+from proxy.stores.rows import VerbTables
+from proxy.stores.sqlite_file import JOURNAL_BYTES_KEPT, explain, is_busy, wal_of
+from proxy.stores.sqlite_rows import FileRows
 
 Result = TypeVar("Result")
-Parameters = tuple[str | int | bytes | None, ...]
 
 IDLE_S = 2.0  # how often a file at rest is looked at
 CHECKPOINT_ROWS = 2_000  # rows put between two checkpoints: some 8 MiB of log
 STARVED_BYTES = 64 * 1024 * 1024  # O-57
-ROWS_CACHED = 4_096
 
 
 class Worker:
@@ -90,133 +88,6 @@ class Worker:
             task()
 
 
-def operation_row(operation: Operation) -> Parameters:
-    """The parameters of `put_operation`."""
-    return (
-        operation.id,
-        operation.scope.tag,
-        operation.route,
-        operation.key,
-        operation.subject,
-        operation.state.value,
-        operation.knowledge.value,
-        operation.created_ms,
-        operation.updated_ms,
-        due_ms(operation),
-        oldest_ms(operation),
-        operation.lease_until_ms,
-        operation.lease_epoch,
-        money_of(operation),
-        operation.currency or "",
-        int(operation.is_unresolved),
-        int(operation.doubt),
-        int(is_purgeable(operation)),
-        pack(operation),
-    )
-
-
-def subject_row(subject: Subject) -> Parameters:
-    """The parameters of `put_subject`."""
-    listed = len(subject.operations)
-    return (subject.handle, subject.scope.tag, subject.updated_ms, listed, pack(subject))
-
-
-class FileRows:
-    """The rows of one transaction, with what earlier ones left: valid while nobody else wrote the file.
-
-    Only rows that the next verb of a run will want are kept: operations in flight, and subjects.
-    """
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._version = -1
-        self._operations: dict[OperationId, Operation] = {}
-        self._subjects: dict[SubjectKey, Subject] = {}
-        self._clear()
-
-    def _clear(self) -> None:
-        self.pending = Changes()
-        self._operation_rows: dict[OperationId, Parameters | None] = {}
-        self._subject_rows: dict[SubjectKey, Parameters | None] = {}
-
-    def begin(self) -> None:
-        """A transaction has begun: forget what another process may have changed since the last one."""
-        self._clear()
-        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        if version != self._version:
-            self.forget()
-            self._version = version
-
-    def forget(self) -> None:
-        self._operations.clear()
-        self._subjects.clear()
-
-    def fetch_operation(self, scope: Scope, operation: OperationId) -> Operation | None:
-        if operation in self.pending.operations:
-            return self.pending.operations[operation]
-        known = self._operations.get(operation)
-        if known is not None:
-            return known
-        row = self._connection.execute(SQL["get_operation"], (operation,)).fetchone()
-        return unpack_operation(row[0]) if row is not None else None
-
-    def fetch_subject(self, scope: Scope, handle: Handle) -> Subject | None:
-        name = (scope, handle)
-        if name in self.pending.subjects:
-            return self.pending.subjects[name]
-        known = self._subjects.get(name)
-        if known is not None:
-            return known
-        row = self._connection.execute(SQL["get_subject"], (handle, scope.tag)).fetchone()
-        return unpack_subject(row[0]) if row is not None else None
-
-    def stage(self, changes: Changes) -> None:
-        """Take a verb's changes into the transaction. What can't be written raises, and nothing of it is taken."""
-        operations = {
-            identity: operation_row(row) if row is not None else None
-            for identity, row in changes.operations.items()
-        }
-        subjects = {
-            name: subject_row(row) if row is not None else None for name, row in changes.subjects.items()
-        }
-        self._operation_rows.update(operations)
-        self._subject_rows.update(subjects)
-        self.pending.operations.update(changes.operations)
-        self.pending.subjects.update(changes.subjects)
-
-    def write(self) -> int:
-        """Write the group's changes; the number of rows."""
-        run, operations, subjects = self._connection.executemany, self._operation_rows, self._subject_rows
-        puts = [row for row in operations.values() if row is not None]
-        run(SQL["put_operation"], puts)
-        if len(puts) < len(operations):
-            run(SQL["drop_operation"], [(identity,) for identity, row in operations.items() if row is None])
-        puts = [row for row in subjects.values() if row is not None]
-        run(SQL["put_subject"], puts)
-        if len(puts) < len(subjects):
-            gone = [(handle, scope.tag) for (scope, handle), row in subjects.items() if row is None]
-            run(SQL["drop_subject"], gone)
-        return len(operations) + len(subjects)
-
-    def keep(self) -> None:
-        """The transaction is durable: remember what the next one will want."""
-        for identity, operation in self.pending.operations.items():
-            if operation is not None and operation.state is State.IN_FLIGHT:
-                self._operations[identity] = operation
-            else:
-                self._operations.pop(identity, None)
-        for name, subject in self.pending.subjects.items():
-            if subject is not None:
-                self._subjects[name] = subject
-            else:
-                self._subjects.pop(name, None)
-        while len(self._operations) > ROWS_CACHED:
-            del self._operations[next(iter(self._operations))]
-        while len(self._subjects) > ROWS_CACHED:
-            del self._subjects[next(iter(self._subjects))]
-        self._clear()
-
-
 class Writer:
     """The engine behind the batcher. `connection` belongs to the worker's thread."""
 
@@ -271,6 +142,8 @@ class Writer:
             rows.begin()
             now = self.now()
             outcomes = [_apply(job, rows, now) for job in begun]
+            while not rows.supposed_rightly():
+                outcomes = [_apply(job, rows, now) for job in begun]
             self._rows_since_checkpoint += rows.write()
             connection.execute("COMMIT")
             committed = True

@@ -241,6 +241,17 @@ async def test_hundred_callers_of_one_key_make_one_leader(house: House, store: S
     assert sum(isinstance(answer, Reserved) for answer in answers) == 1
 
 
+async def test_broken_verb_stops_nobody(store: Store) -> None:
+    """Not even one that can't say what it is about."""
+    for _ in range(6):
+        ends = await asyncio.gather(
+            store.transact(PutRows(())), store.transact(PutRows((operation("K-1"),))), return_exceptions=True
+        )
+        assert not isinstance(ends[0], asyncio.CancelledError)
+    await store.transact(PutRows((operation("K-2"),)))
+    assert await store.load(operation("K-2").id) is not None
+
+
 async def test_cancelled_caller_does_not_harm_those_after_it(store: Store) -> None:
     one = operation("K-1")
     await store.transact(PutRows((one,)))

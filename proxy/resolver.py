@@ -114,20 +114,28 @@ class Resolver:
     async def _look_up_all(self, wanted: list[tuple[Operation, bool]]) -> None:
         """Start one after the other, by the rate; a few may wait for the platform at a time.
 
-        Each object is asked for once: its operations share the lookup (U2).
+        Each object is asked for once: its operations share the lookup (U2). Raises: StoreUnavailable, by itself
+        and not in a group, once those that had begun have ended.
         """
         places = asyncio.Semaphore(AT_ONCE_MAX)
+        failures: list[StoreUnavailable] = []
 
         async def one(operation: Operation, forced: bool) -> None:
             try:
                 await self.look_up(operation, forced=forced)
+            except StoreUnavailable as error:
+                failures.append(error)
             finally:
                 places.release()
 
         async with asyncio.TaskGroup() as group:
             for operation, forced in wanted:
                 await places.acquire()
+                if failures:
+                    break
                 group.create_task(one(operation, forced))
+        if failures:
+            raise failures[0]
 
     async def _learn_the_time(self) -> None:
         """The ledger's newest record tells whether the clock went back before this process began."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from proxy.core.model import State
+from proxy.ports import StoreUnavailable
 from tests.e2e.callers import payment
 from tests.e2e.platforms import says, thing
 from tests.e2e.stage import LOOKUPS, Stage, until
@@ -12,16 +15,17 @@ from tests.wire.peers import Hang, Script
 
 
 class Stumbling:
-    """A real store that raises what no store may raise, once for each verb named."""
+    """A real store that raises what no store may raise, or `error`, once for each verb named."""
 
-    def __init__(self, store: Any, *verbs: str) -> None:
+    def __init__(self, store: Any, *verbs: str, error: Exception | None = None) -> None:
         self._store = store
         self._left = list(verbs)
+        self._error = error
 
     def __getattr__(self, name: str) -> Any:
         if name in self._left:
             self._left.remove(name)
-            raise KeyError(name)
+            raise self._error or KeyError(name)
         return getattr(self._store, name)
 
     @property
@@ -41,6 +45,25 @@ async def test_doubt_is_looked_up_after_the_resolver_met_a_bug(stage: Stage) -> 
     operation = await proxy.until("K", lambda one: one.state is State.EXECUTED)
     assert operation.settled_by == "lookup"
     assert stumbling.has_stumbled
+
+
+async def test_store_that_fails_during_lookups_is_no_fault_of_the_process(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = await stage.platform(says(200, b'{"data":[' + thing(version=1) + b"]}"))
+    platform.plan(Script(Hang()))
+    proxy = await stage.proxy(platform.url, lookups=LOOKUPS, retry={"attempts": 1})
+    faults: list[BaseException] = []
+    monkeypatch.setattr(proxy.app.observer, "fault", faults.append)
+    resolver = proxy.app.now.resolver
+    await proxy.call(payment())
+    resolver.store = Stumbling(proxy.app.store, "transact", error=StoreUnavailable("away for a moment"))
+
+    operation = await proxy.until("K", lambda one: one.state is State.EXECUTED)
+
+    assert operation.settled_by == "lookup"
+    assert resolver.store.has_stumbled
+    assert faults == []
 
 
 async def test_holdings_are_counted_after_their_loop_met_a_bug(stage: Stage) -> None:

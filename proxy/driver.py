@@ -131,7 +131,8 @@ class Driver:
         command: Reserve | Send | Repeat | Sleep | RecordAttempt | Settle | Update | Withdraw | Wait,
     ) -> Event:
         match command:
-            case Reserve():
+            case Reserve(claim):
+                run.claim = claim
                 return await self._reserve(run)
             case Send():
                 return await self._send(run, command)

@@ -177,7 +177,7 @@ class Guard:
             case RunEnded():
                 return self._run_ended(event, now_ms)
             case RunGone():
-                return Step(Reserve(self.claim))
+                return Step(Reserve(self._bound()))
             case WaitTimedOut(operation):
                 return Step(self._voice.in_progress(operation), (Collapsed(self._route),))
             case StoreFailed():
@@ -234,7 +234,7 @@ class Guard:
         """What the leader's caller got (P4), unless the ledger has come to know more of it since (H8)."""
         operation, told = event.operation, event.answer.knowledge
         if event.answer.body is None and event.answer.outcome in DEFINITE:
-            return Step(Reserve(self.claim))  # D4: withheld; judged again, it is forwarded
+            return Step(Reserve(self._bound()))  # D4: withheld; judged again, it is forwarded
         is_known = operation.knowledge in (Knowledge.EXECUTED, Knowledge.PENDING)
         overtaken = operation.knowledge is not told if told is Knowledge.NOT_EXECUTED else is_known
         same = not differing(operation.fingerprint, self.claim.fingerprints)
@@ -242,6 +242,10 @@ class Guard:
             step = self._overtaken(operation, now_ms)
             return Step(step.command, (Collapsed(self._route), *step.facts))
         return Step(self._voice.run_ended(operation, event.answer), (Collapsed(self._route),))
+
+    def _bound(self) -> Claim:
+        """The call as the one submission that it was found to be: it never becomes the next one (K3)."""
+        return self.claim if self.operation is None else replace(self.claim, key=self.operation.key)
 
     def _recorded(self, event: Recorded) -> Step:
         operation = event.operation

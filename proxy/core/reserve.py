@@ -44,6 +44,7 @@ from proxy.core.tables import (
     holds_subject,
     is_failure,
     listed,
+    scheduled,
     seen_now,
     things_of,
 )
@@ -125,7 +126,8 @@ class ReserveOperation(Struct, frozen=True):
         if expired and (found.by_hand is None or found.state is State.NOT_EXECUTED):
             return KeyExpired(found)
         if found.state in (State.EXECUTED, State.PENDING) or found.knowledge == "pending":
-            due = seq is not None and is_failure(route, found) and not found.failure_delivered
+            counted = seq is not None or found.seq is not None
+            due = counted and is_failure(route, found) and not found.failure_delivered
             return Recorded(found, failure_is_due=due)
         return None
 
@@ -281,6 +283,8 @@ class WithdrawClaim(Struct, frozen=True):
         found = find(tables, self.claim)[3]
         if found is None or found.owner != self.owner or found.state is not State.IN_FLIGHT:
             return Withdrawn(found)
+        if found.doubt and found.prior in (None, State.NOT_EXECUTED):
+            return Withdrawn(self._in_doubt(tables, now, found))
         states.check(State.IN_FLIGHT, Move.WITHDRAW, found.prior)
         if found.prior is None:
             tables.drop(found)
@@ -297,6 +301,21 @@ class WithdrawClaim(Struct, frozen=True):
         )
         tables.put(before)
         return Withdrawn(before)
+
+    def _in_doubt(self, tables: Tables, now: Now, found: Operation) -> Operation:
+        """The claim sent nothing, but the key was sent without the store meanwhile (D3)."""
+        states.check(State.IN_FLIGHT, Move.SETTLE_UNKNOWN, State.UNKNOWN)
+        unknown = replace(
+            found,
+            state=State.UNKNOWN,
+            prior=None,
+            owner=None,
+            unknown_since_ms=now.wall_ms,
+            lookups=scheduled(found, State.UNKNOWN, now),
+            updated_ms=now.wall_ms,
+        )
+        tables.put(unknown)
+        return unknown
 
 
 def unlist(tables: Tables, now: Now, operation: Operation, *, less: Operation | None = None) -> None:

@@ -19,6 +19,7 @@ from proxy.core.messages import (
     OutcomeConflict,
     Recorded,
     Reply,
+    Reserve,
     Reserved,
     RetryPlanned,
     RetryRefused,
@@ -79,6 +80,7 @@ from tests.core.play import (
 )
 
 CLAIM = create()
+COUNTED = confirm(key=None, route=injecting(CONFIRM))
 
 
 def claimed(**changes: object) -> Operation:
@@ -455,6 +457,15 @@ def test_guard_follower_of_a_dead_leader_is_judged_again() -> None:
     play(guard(CLAIM), *FOLLOWING, (RunGone(), reserves()), (Reserved(doubtful()), sends(2)))
 
 
+def test_guard_follower_without_a_key_stays_with_the_submission_that_it_found() -> None:
+    """K3: its caller may have gone, and the next number is a charge that nobody asked for."""
+    running = led(Book(), COUNTED, "other")
+    played = guard(COUNTED)
+    play(played, (Began(COUNTED), reserves()), (Running(running), waits()))
+    command = played.step(RunGone(), NOW_MS).command
+    assert isinstance(command, Reserve) and command.claim.key == "payment.confirm:pay_1:1"
+
+
 def test_guard_follower_waits_once_for_wait_timeout_over_all_runs() -> None:
     play(
         guard(CLAIM),
@@ -586,8 +597,6 @@ def test_guard_update_refused_for_newer_evidence_gives_that() -> None:
 
 
 # --- K3: a failure that was given ---------------------------------------------------------------------------
-
-COUNTED = confirm(key=None, route=injecting(CONFIRM))
 
 
 def failed(**changes: object) -> Operation:

@@ -346,6 +346,13 @@ def test_reserve_number_stays_until_the_failure_was_given() -> None:
     assert led(book, counted(), "c").key == "payment.confirm:pay_1:2"
 
 
+def test_reserve_counted_key_named_in_full_owes_its_failure_too() -> None:
+    book = Book()
+    operation = settled(book, counted(), State.EXECUTED, status="failed")
+    named = replace(counted(), key=operation.key)
+    assert reserve(book, named, "b") == Recorded(operation, failure_is_due=True)
+
+
 @pytest.mark.parametrize("state", [State.UNKNOWN, State.NOT_EXECUTED])
 def test_reserve_number_stays_while_nothing_is_known_to_have_failed(state: State) -> None:
     book = Book()
@@ -404,6 +411,19 @@ def test_withdraw_claim_on_a_record_leaves_it_as_before(state: State) -> None:
     before = withdraw(book, create(), "b")
     assert before is not None
     assert (before.state, before.attempt_count, before.owner, before.prior) == (state, 1, None, None)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_withdraw_keeps_the_doubt_of_what_was_sent_without_the_store(released: bool) -> None:
+    book = Book()
+    if released:
+        settled(book, create(), State.NOT_EXECUTED, released=True)
+    led(book, create(), "b")
+    admit(book, create())
+    found = withdraw(book, create(), "b")
+    assert found is not None
+    assert (found.state, found.doubt, found.owner) == (State.UNKNOWN, True, None)
+    assert found.lookups.next_ms == book.wall_ms
 
 
 def test_withdraw_of_anothers_claim_does_nothing() -> None:

@@ -166,11 +166,14 @@ class Checks:
 
     def _same(self, operation: str, body: bytes) -> None:
         """Replays equal: one version of one operation has one body."""
+        if not body:
+            return self.broken(f"{operation} is replayed without its body")
         shown = json.loads(body)
         version = (operation, str(shown.get("version")), str(shown.get("status")))
         first = self.bodies.setdefault(version, body)
         if json.loads(first) != shown:
             self.broken(f"{operation} is replayed in two ways: {first!r} and {body!r}")
+        return None
 
     # --- lookups ----------------------------------------------------------------------------------------------
 
@@ -228,7 +231,9 @@ class Checks:
         mine = effects or [one for one in self._on(kind, thing) if kind != "confirm"]
         if record.state is State.EXECUTED and not mine and kind != "confirm":
             self.broken(f"{name} is held to have happened, and nothing did")
-        lied = any((one[0], one[1]) == (kind, thing) for one in self.liars)
+        lied = any(
+            (one[0], one[1]) == (kind, thing) for one in (*self.liars, *self.persons, *self.unrecorded)
+        )
         if record.state is State.EXECUTED and not effects and not lied and _was_held_not_executed(record):
             self.broken(f"{name} did not happen, whatever another key did")
         if record.state is State.ABSENT and any(one.is_good for one in effects):

@@ -160,7 +160,8 @@ class Fleet:
             world.wall_offset_ms += chance.between(1_000, 7_200_000)
         elif fault == "wall_back":
             world.wall_offset_ms -= chance.between(1_000, 7_200_000)
-        elif fault == "skew":
+        world.wall_error_ms = max(world.wall_error_ms, abs(world.wall_offset_ms - (WALL_START_MS - START_MS)))
+        if fault == "skew":
             chance.pick(self.sidecars).skew_ms = chance.between(-300_000, 300_000)
         elif fault == "reboot":
             world.boot += 1

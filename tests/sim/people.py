@@ -83,12 +83,12 @@ class Merchant:
         world, chance = self.town.world, self.town.world.chance
         fault = world.fault("caller")
         patience_ms = chance.between(500, 15_000) if fault == "patience" else None
-        leaves = fault == "hang_up" or (self.request.kind == "confirm" and chance.hits(250))
+        leaves = fault == "hang_up" or (self.request.kind == "confirm" and chance.hits(400))
         hangs_up_ms = chance.between(1, 12_000) if leaves and not world.calm else None
         self.town.call(self.request, self._told, patience_ms=patience_ms, hangs_up_ms=hangs_up_ms)
         if self.request.key is None:
             return
-        if fault == "burst":
+        if fault == "burst" or (self.town.store.flaky_permille and chance.hits(200)):
             for _ in range(chance.between(1, 3)):
                 world.after(chance.below(50), lambda: self.town.call(self.request, _unheard))
         elif fault == "wrong_amount":

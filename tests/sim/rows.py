@@ -34,7 +34,7 @@ VERBS: dict[str, tuple[Path, ...]] = {
     "update": ((M.SETTLE_DEFINITE,),),
     "deliver": ((),),
     "answered_early": ((),),
-    "withdraw": ((M.WITHDRAW,),),
+    "withdraw": ((M.WITHDRAW,), (M.SETTLE_UNKNOWN,)),
     "admit": (
         (),
         (M.SETTLE_DEFINITE,),

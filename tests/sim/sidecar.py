@@ -183,7 +183,8 @@ class Sidecar:
 
     def _do(self, run: Run, command: Command) -> None:
         match command:
-            case Reserve():
+            case Reserve(claim):
+                run.claim = claim
                 self._reserve(run)
             case Send():
                 self._send(run, command)

@@ -48,6 +48,7 @@ class SimStore:
     ledger: MemoryLedger = field(init=False)
     waiters: dict[OperationId, list[Waiter]] = field(default_factory=dict)
     down_until_ms: int = 0
+    flaky_permille: int = 0  # steps that fail by themselves, besides the plan's faults
     became_absent: Callable[[Operation], None] = lambda _: None
     _was: dict[OperationId, Operation] = field(default_factory=dict)
     _verb: Verb[object] | None = None
@@ -63,6 +64,8 @@ class SimStore:
         """One step; `answered` is given its result or `Unavailable`. `looked`: at the step itself."""
         world = self.world
         fault = "down" if world.now_ms < self.down_until_ms else world.fault("store")
+        if self.flaky_permille and not world.calm and world.chance.hits(self.flaky_permille):
+            fault = "down"
         if fault == "outage":
             self.goes_down()
             fault = "down"

@@ -146,6 +146,7 @@ class World:
     told: list[str] | None = None
     now_ms: int = START_MS
     wall_offset_ms: int = WALL_START_MS - START_MS
+    wall_error_ms: int = 0  # how far the wall clock ever was from the truth
     boot: int = 1
     boot_at_ms: int = 0
     calm: bool = False

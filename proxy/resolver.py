@@ -59,6 +59,7 @@ class Resolver:
     instance: str
     backlog: int = 0
     _next_slot_ms: int = 0
+    _line: asyncio.Lock = field(default_factory=asyncio.Lock)
     _hints: dict[OperationId, Operation] = field(default_factory=dict)
     _turn: bool = False
     _seen_wall_ms: int = 0
@@ -203,7 +204,9 @@ class Resolver:
             return None
         ids: frozenset[str] = frozenset()
         for target in lists:
-            await self._slot()
+            async with self._line:
+                await self._slot()
+                self._spend_slot()
             request = _read(target.encode("ascii"), credential)
             answered = await self.upstream.send(request, timeout_ms=route.lookup.timeout_ms)
             some = listed_ids(answered, route)
@@ -221,14 +224,22 @@ class Resolver:
             until_ms = self.clock.wall_ms() + PUT_OFF_MS
             await self.store.transact(PutOffLookup(operation.scope, operation.id, until_ms))
             return NotNow(until_ms)
-        owner = Owner(self.instance)
-        lease_ms = route.lookup.timeout_ms + LOOKUP_LEASE_MARGIN_MS
-        await self._slot()
-        taken = await self.store.transact(
-            TakeLookup(operation.scope, operation.id, owner, self.policy, lease_ms, forced)
+        # A process that dies while it asks must not let another one ask again within the interval.
+        margin_ms = max(LOOKUP_LEASE_MARGIN_MS, self.policy.min_interval_ms)
+        verb = TakeLookup(
+            operation.scope,
+            operation.id,
+            Owner(self.instance),
+            self.policy,
+            route.lookup.timeout_ms + margin_ms,
+            forced,
         )
-        if isinstance(taken, NotNow):
-            return taken
+        async with self._line:
+            await self._slot()
+            taken = await self.store.transact(verb)
+            if isinstance(taken, NotNow):
+                return taken  # another one of the fleet was quicker: that costs nothing of the rate
+            self._spend_slot()
         return await self._ask(taken, route, credential)
 
     async def _ask(self, task: LookupTask, route: Route, credential: bytes) -> tuple[Change, ...]:
@@ -258,12 +269,13 @@ class Resolver:
                 self.tell(OutcomeConflict(change.operation, change.conflict))
 
     async def _slot(self) -> None:
-        """Keep to the rate: lookups stand in line, evenly spaced (U8)."""
-        now_ms = self.clock.monotonic_ms()
-        mine_ms = max(now_ms, self._next_slot_ms)
-        self._next_slot_ms = mine_ms + self._gap_ms
-        if mine_ms > now_ms:
-            await asyncio.sleep((mine_ms - now_ms) / 1000)
+        """Keep to the rate: lookups stand in line, evenly spaced (U8). Called with `_line` held."""
+        left_ms = self._next_slot_ms - self.clock.monotonic_ms()
+        if left_ms > 0:
+            await asyncio.sleep(left_ms / 1000)
+
+    def _spend_slot(self) -> None:
+        self._next_slot_ms = max(self.clock.monotonic_ms(), self._next_slot_ms) + self._gap_ms
 
     @property
     def _gap_ms(self) -> int:

@@ -134,9 +134,12 @@ class RedisEngine:
             await self._travel([self._trip(job) for job in jobs], deliver)
         except Exception as error:  # noqa: BLE001  # raised again where each verb's caller awaits it
             text = f"{self._link.where}: {type(error).__name__}: {error}"
-            left = [trip for trip in trips if not trip.job.future.done()]
             deliver(
-                [trip.failed(StoreUnavailable(text, may_have_happened=trip.job.has_left)) for trip in left]
+                [
+                    Outcome(job, error=StoreUnavailable(text, may_have_happened=job.has_left))
+                    for job in jobs
+                    if not job.future.done()
+                ]
             )
 
     async def _travel(self, trips: list[Trip], deliver: Callable[[Sequence[Outcome]], None]) -> None:

@@ -1,4 +1,4 @@
-"""The commands that talk to a running proxy's admin listener: operations, operation, resolve (C5)."""
+"""The commands that talk to a running proxy's admin listener: operations, operation, lookup, resolve (C5)."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from proxy.cli.output import (
 )
 
 TIMEOUT_S = 10
+LOOKUP_TIMEOUT_S = 40  # a place in the line of lookups, and the platform's whole patience for one
 PAGE = 200  # operations asked for at once when a range is exported
 
 AdminUrl = Annotated[
@@ -53,6 +54,7 @@ AdminToken = Annotated[
 def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example: safepost operations --knowledge unknown --json")(operations)
     app.command(epilog="Example: safepost operation op_u6nq7zj3mvd2e4k5w7p2x4t6ya")(operation)
+    app.command(epilog="Example: safepost lookup op_u6nq7zj3mvd2e4k5w7p2x4t6ya")(lookup)
     example = "Example: safepost resolve op_u6nq7z --status failed --by 'Li Wei' --note 'bank: declined'"
     app.command(epilog=example)(resolve)
 
@@ -160,15 +162,37 @@ def _stories(listener: AdminListener, *, since: str | None, until: str | None) -
 
 
 def _print_story(told: Mapping[str, Any]) -> None:
-    for name, value in told.items():
-        if not isinstance(value, list | dict) and value is not None:
-            typer.echo(f"{name:<18} {value}")
-    for name in ("attempts", "history", "next_steps"):
-        rows = [row for row in told.get(name, []) if isinstance(row, dict)]
-        if rows:
-            typer.echo(f"\n{name.replace('_', ' ')}")
-            columns = list(dict.fromkeys(column for row in rows for column in row))
-            print_table(columns, [[_cell(row.get(column)) for column in columns] for row in rows])
+    """Raises: Failure where the listener is of a release that tells other things."""
+    from rich.console import Console
+
+    from proxy.admin.story import render
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    try:
+        story = render(told)
+    except (KeyError, TypeError, ValueError) as problem:
+        message = f"safepost: the admin listener tells another story than this release knows ({problem})"
+        raise Failure(f"{message}; --json prints it as it is", code=FAILED) from None
+    console.print(story)
+
+
+def lookup(
+    operation_id: Annotated[str, typer.Argument(metavar="ID", help="The operation's id.")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    admin: AdminUrl = None,
+    token: AdminToken = None,
+    as_json: AsJson = False,
+) -> int:
+    """Ask the platform about an operation now, at most every `lookups.min_interval`, and show what it said."""
+    path = f"/operations/{quote(operation_id, safe='')}/lookup"
+    told = _listener(config, admin, token).ask("POST", path, {}, timeout_s=LOOKUP_TIMEOUT_S)
+    if as_json:
+        print_json(told)
+    else:
+        _print_story(told)
+    return 0
 
 
 def resolve(
@@ -235,7 +259,14 @@ class AdminListener:
             base_path=parts.path.rstrip("/"),
         )
 
-    def ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> dict[str, Any]:
         """The answer's JSON. Raises: Failure, in one line."""
         headers = {"Accept": "application/json"}
         if self.token:
@@ -243,7 +274,7 @@ class AdminListener:
         content = None if body is None else json.dumps(body).encode()
         if content is not None:
             headers["Content-Type"] = "application/json"
-        connection = self._connection()
+        connection = self._connection(timeout_s)
         try:
             connection.request(method, self.base_path + path, content, headers)
             answer = connection.getresponse()
@@ -259,13 +290,13 @@ class AdminListener:
     def __str__(self) -> str:
         return f"unix:{self.unix_path}" if self.unix_path else f"{self.host}:{self.port}"
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         if self.unix_path is not None:
-            return _UnixConnection(self.unix_path)
+            return _UnixConnection(self.unix_path, timeout_s)
         if self.is_tls:
             context = ssl.create_default_context()
-            return http.client.HTTPSConnection(self.host, self.port, timeout=TIMEOUT_S, context=context)
-        return http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
+            return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=context)
+        return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
 
     def _read(self, status: int, text: bytes) -> dict[str, Any]:
         try:
@@ -283,20 +314,16 @@ class AdminListener:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(TIMEOUT_S)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
 
 def _money(told: Mapping[str, Any]) -> str:
     amount = told.get("amount")
     return "" if amount is None else f"{amount} {told.get('currency') or ''}".rstrip()
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else str(value)

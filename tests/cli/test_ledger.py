@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from proxy.admin.views import operation_json
 from proxy.cli import main
+from tests.contract.values import START_MS, operation
+from tests.core.payhub import PAYHUB
 
 OPERATION = {
     "id": "op_1",
@@ -31,6 +34,13 @@ OPERATION = {
     ],
     "history": [],
 }
+
+
+def story() -> dict[str, object]:
+    """What the admin listener tells of one operation."""
+    told = operation_json(operation("N1"), now_ms=START_MS, platform=PAYHUB)
+    return {**told, "made_by": {}, "resolvable_as": ["succeeded", "absent"]}
+
 
 Capture = pytest.CaptureFixture[str]
 
@@ -129,16 +139,37 @@ def test_json_is_the_listener_s_own(admin: str, capsys: Capture) -> None:
     assert json.loads(out)["operations"] == [OPERATION]
 
 
-def test_operation_shows_its_attempts_as_a_timeline(
+def test_operation_tells_its_story_on_one_screen(
     admin: str, listener: type[Listener], capsys: Capture
 ) -> None:
-    listener.answer = 200, json.dumps(OPERATION).encode()
-    code, out, _ = run(capsys, "operation", "op/1", "--admin", admin)
-    assert code == 0
+    listener.answer = 200, json.dumps(story()).encode()
+    code, out, errors = run(capsys, "operation", "op/1", "--admin", admin)
+    assert (code, errors) == (0, [])
     assert listener.asked[0][1] == "/operations/op%2F1"
-    assert "updated            2027-01-15T08:00:00.123Z" in out
-    assert "in_doubt" in out
-    assert "history" not in out
+    assert "unknown: The platform may have acted" in out
+    assert "What happened" in out
+    assert "order:N1" in out
+
+
+def test_lookup_asks_now_and_shows_the_story(admin: str, listener: type[Listener], capsys: Capture) -> None:
+    listener.answer = 200, json.dumps(story()).encode()
+    code, out, _ = run(capsys, "lookup", "op_1", "--admin", admin)
+    assert code == 0
+    assert listener.asked == [("POST", "/operations/op_1/lookup", None, b"{}")]
+    assert "What happened" in out
+    code, out, _ = run(capsys, "lookup", "op_1", "--json", "--admin", admin)
+    assert (code, json.loads(out)) == (0, story())
+
+
+@pytest.mark.parametrize("command", ["operation", "lookup"])
+def test_listener_of_another_release_is_one_line_and_exit_1(
+    command: str, admin: str, listener: type[Listener], capsys: Capture
+) -> None:
+    listener.answer = 200, json.dumps(OPERATION).encode()
+    code, _, errors = run(capsys, command, "op_1", "--admin", admin)
+    assert code == 1
+    assert len(errors) == 1
+    assert "--json prints it as it is" in errors[0]
 
 
 def test_export_is_the_whole_story_as_json(admin: str, listener: type[Listener], capsys: Capture) -> None:

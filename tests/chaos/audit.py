@@ -18,6 +18,8 @@ from tests.chaos.logs import Arrival, Call, Entry, Logs, Stored
 RELEASING: Final = frozenset({"400", "401", "403", "422"})
 """The bank's refusals that leave the key free for other parameters (P7)."""
 
+UNDER_WAY: Final = frozenset({"idempotency_conflict", "operation_in_progress"})
+
 NOT_DONE_STATUSES: Final = frozenset({400, 401, 403, 404, 405, 413, 415, 422, 425, 429})
 NOT_DONE_CODES: Final = frozenset({"temporarily_unavailable", "upstream_unavailable", "rate_limited"})
 """How a client that knows no `Safepost-` header hears that nothing was done."""
@@ -187,10 +189,14 @@ def what_was_sent_was_recorded_first(index: Index) -> Iterator[Violation]:
 
 
 def what_was_told_is_remembered(index: Index) -> Iterator[Violation]:
-    """An operation that a caller was told of, and that may have been sent, is in the store at the end."""
+    """An operation that a caller was told of, and that may have been sent, is in the store at the end.
+
+    Who is told of another call under way (a conflict, a wait that timed out) may be told of a claim that is
+    taken back unsent.
+    """
     kept = {one.id for one in index.logs.store}
     for call in index.logs.calls:
-        may_be_sent = call.attempts > 0 and call.knowledge != "not_executed"
+        may_be_sent = call.attempts > 0 and call.knowledge != "not_executed" and call.code not in UNDER_WAY
         if call.operation is not None and may_be_sent and call.operation not in kept:
             yield Violation(
                 "no operation is lost",

@@ -283,10 +283,10 @@ class Doubled(Shopper):
 
 
 KINDS: Final[dict[str, tuple[int, type[Shopper]]]] = {
-    "honest": (45, Shopper),
+    "honest": (39, Shopper),
     "impatient": (8, Impatient),
     "quitter": (8, Quitter),
-    "vanished": (6, Vanished),
+    "vanished": (12, Vanished),
     "new_key": (8, NewKey),
     "other_amount": (5, OtherAmount),
     "storm": (4, Storm),

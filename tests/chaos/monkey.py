@@ -19,7 +19,7 @@ from tests.chaos.lines import SOUND, Flaw, Line
 from tests.chaos.sidecars import Sidecar
 from tests.chaos.world import World
 
-GAP_S: Final = 1.2  # between two disasters, on average; most last longer than that
+GAP_S: Final = 0.9  # between two disasters, on average; most last longer than that
 
 BAD_UPSTREAM: Final = {
     Flaw.NONE: 8,
@@ -93,7 +93,7 @@ class Monkey:
             (5, "sidecar frozen", self._freeze),
             (3, "sidecar drained", self._drain),
             (3, "sidecar reloaded", self._reload),
-            (14, "platform faults", self._faults),
+            (18, "platform faults", self._faults),
             (6, "line to the platform bad", self._bad_upstream),
             (2, "connections severed", self._sever),
             (2, "platform frozen", self._freeze_platform),
@@ -169,8 +169,8 @@ class Monkey:
 
     async def _faults(self) -> None:
         rules = [
-            {**fault, "times": self._chance.randint(1, 4)}
-            for fault in self._chance.choices(FAULTS, k=self._chance.randint(1, 4))
+            {**fault, "times": self._chance.randint(1, 5)}
+            for fault in self._chance.choices(FAULTS, k=self._chance.randint(2, 6))
         ]
         for rule in rules:
             self._world.counts[f"fault {rule['fault']} {rule.get('status', '')}".strip()] += 1

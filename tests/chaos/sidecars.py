@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import resource
 import signal
@@ -16,7 +17,8 @@ import yaml
 
 from tests.e2e.processes import Process
 
-STARTS_MAX: Final = 40
+STARTS_MAX: Final = 60
+START_S: Final = 15.0
 START_PAUSE_S: Final = 0.5
 DRAIN_S: Final = 12.0
 """`drain_timeout` of the run's configuration, the graces around it, and a busy machine."""
@@ -40,10 +42,13 @@ class Sidecar:
     incidents: list[str]
     counts: Counter[str]
     process: Process | None = None
-    is_closing: bool = False
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _expected: bool = False
-    _watch: asyncio.Task[None] | None = None
+    _up: asyncio.Event = field(default_factory=asyncio.Event)
+    _down: asyncio.Event = field(default_factory=asyncio.Event)
+    _ordered: signal.Signals | None = None
+    _dead_s: float = 0.0
+    _is_closing: bool = False
+    _life: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
@@ -59,59 +64,41 @@ class Sidecar:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is being done to it."""
-        return self._busy.locked()
+        """Whether something is being done to it, or it isn't there."""
+        return self._busy.locked() or not self._up.is_set()
 
     def write(self, **changed: Any) -> None:
         self.config.write_text(yaml.safe_dump({**self.settings, **changed}), encoding="utf-8")
 
-    async def start(self) -> None:
-        """Start it, again and again where its store is away, as a service manager would."""
-        for _ in range(STARTS_MAX):
-            try:
-                self.process = await Process.start(self.config, environ=self.environ)
-            except (AssertionError, TimeoutError) as failed:
-                self.counts["failed starts"] += 1
-                if _SERIOUS.search(str(failed)):
-                    self.incidents.append(f"{self.name}: did not start: {str(failed)[-600:]}")
-                await asyncio.sleep(START_PAUSE_S)
-                continue
-            self._expected = False
-            self._watch = asyncio.create_task(self._watched(self.process))
-            return
-        self.incidents.append(f"{self.name}: did not start in {STARTS_MAX} tries")
+    async def open(self) -> None:
+        """Start it for the first time."""
+        self._life = asyncio.create_task(self._live(), name=self.name)
+        await asyncio.wait_for(self._up.wait(), STARTS_MAX * START_PAUSE_S)
 
-    async def _watched(self, process: Process) -> None:
-        """Write down an end that nobody ordered, and every fault that the process tells of itself."""
-        code = await process.ended(within_s=86_400)
-        for line in process.said:
-            if _SERIOUS.search(line):
-                self.incidents.append(f"{self.name}: {line[:600]}")
-        if not self._expected:
-            self.incidents.append(f"{self.name}: ended by itself, code {code}: {process.said[-5:]}")
-            if not self.is_closing:
-                await self.start()
+    async def close(self) -> None:
+        """End it for good, as a deployment would."""
+        self._is_closing = True
+        async with self._busy:
+            if self._up.is_set():
+                await self._end(signal.SIGTERM)
+        if self._life is not None:
+            await self._life
 
     async def kill(self, *, dead_s: float) -> None:
         """SIGKILL, and a while of nobody there."""
         async with self._busy:
+            self._dead_s = dead_s
             await self._end(signal.SIGKILL)
-            await asyncio.sleep(dead_s)
-            await self.start()
 
     async def drain(self) -> None:
         """SIGTERM: it must end by itself, in time, with code 0 (O3); then a new one takes its place."""
         async with self._busy:
-            code = await self._end(signal.SIGTERM)
-            if code != 0:
-                said = self.process.said[-5:] if self.process else []
-                self.incidents.append(f"{self.name}: a drain ended with {code}: {said}")
-            await self.start()
+            await self._end(signal.SIGTERM)
 
     async def freeze(self, *, frozen_s: float) -> None:
         """SIGSTOP past the lease: it wakes as a zombie among the living (P5)."""
         async with self._busy:
-            if self.process is not None:
+            if self.process is not None and self._up.is_set():
                 self.process.signal(signal.SIGSTOP)
                 await asyncio.sleep(frozen_s)
                 self.process.signal(signal.SIGCONT)
@@ -120,38 +107,81 @@ class Sidecar:
         """SIGHUP with another configuration, which may be a wrong one (O4)."""
         async with self._busy:
             self.write(**changed)
-            if self.process is not None:
+            if self.process is not None and self._up.is_set():
                 self.process.signal(signal.SIGHUP)
 
     async def fill_disk(self, *, full_s: float) -> None:
         """No file of this process grows for a while: what a quota or a full disk does to it."""
         async with self._busy:
-            if self.process is not None and self.process.process.returncode is None:
+            if self.process is not None and self._up.is_set():
                 pid = self.process.pid
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
                 await asyncio.sleep(full_s)
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, UNLIMITED)
+                with contextlib.suppress(
+                    ProcessLookupError
+                ):  # it ended under the quota: that is told elsewhere
+                    resource.prlimit(pid, resource.RLIMIT_FSIZE, UNLIMITED)
 
-    async def close(self) -> None:
-        """End it for good, as a deployment would."""
-        self.is_closing = True
-        async with self._busy:
-            code = await self._end(signal.SIGTERM)
-        if code not in (0, None):
-            self.incidents.append(f"{self.name}: its last drain ended with {code}")
-
-    async def _end(self, how: signal.Signals) -> int | None:
-        """Let it end; None where it had not been there."""
+    async def _end(self, how: signal.Signals) -> None:
+        """Let the process end, and wait until it has."""
         process = self.process
-        if process is None or process.process.returncode is not None:
-            return None
-        self._expected = True
+        if process is None:
+            return
+        self._down.clear()
+        self._ordered = how
         process.signal(how)
         try:
-            code = await asyncio.wait_for(process.process.wait(), DRAIN_S)
+            await asyncio.wait_for(self._down.wait(), DRAIN_S)
         except TimeoutError:
             process.signal(signal.SIGKILL)
-            code = await process.process.wait()
-        if self._watch is not None:
-            await self._watch
-        return code
+            await self._down.wait()
+
+    async def _live(self) -> None:
+        """One process after the other, as a service manager would have it."""
+        failures = 0
+        while not self._is_closing:
+            process = await self._started()
+            if process is None:
+                failures += 1
+                if failures >= STARTS_MAX:
+                    self.incidents.append(f"{self.name}: did not start in {STARTS_MAX} tries")
+                    return
+                await asyncio.sleep(START_PAUSE_S)
+                continue
+            failures = 0
+            self.process = process
+            self._up.set()
+            code = await process.ended(within_s=86_400)
+            self._up.clear()
+            self._examine(process, code)
+            self._ordered = None
+            self._down.set()
+            await asyncio.sleep(self._dead_s)
+            self._dead_s = 0.0
+
+    async def _started(self) -> Process | None:
+        """A process that listens; None where it ended before, or was not up in time."""
+        process = await Process.start(self.config, environ=self.environ, until_up=False)
+        try:
+            await process.line("admin on ", within_s=START_S)
+        except (AssertionError, TimeoutError):
+            await process.kill()
+            last = process.said[-1] if process.said else "silent"
+            self.counts[f"failed start ({last[-90:]})"] += 1
+            self._tell_faults(process)
+            return None
+        return process
+
+    def _examine(self, process: Process, code: int) -> None:
+        """Write down an end that nobody ordered, a drain that failed, and faults that the process told of."""
+        self._tell_faults(process)
+        last = process.said[-5:]
+        if self._ordered is None:
+            self.incidents.append(f"{self.name}: ended by itself with {code}: {last}")
+        elif self._ordered is signal.SIGTERM and code != 0:
+            self.incidents.append(f"{self.name}: a drain ended with {code}: {last}")
+
+    def _tell_faults(self, process: Process) -> None:
+        for line in process.said:
+            if _SERIOUS.search(line):
+                self.incidents.append(f"{self.name}: {line[:600]}")

@@ -227,7 +227,7 @@ async def world(
         for sidecar in made.sidecars:
             sidecar.write()
             stack.push_async_callback(sidecar.close)
-            await sidecar.start()
+            await sidecar.open()
         yield made
 
 

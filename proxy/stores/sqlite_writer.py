@@ -8,6 +8,7 @@ as one of its verbs has time left.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import sqlite3
 import threading
@@ -221,14 +222,13 @@ class Writer:
         self._loop.call_soon_threadsafe(self._notify, Notice(kind, text))
 
     def detach(self) -> None:
-        """In the worker's thread: leave the file whole, its log empty, and let go of it."""
+        """In the worker's thread: leave the file whole, its log empty where there is room, and let go of it."""
         connection, self._connection, self._rows = self._connection, None, None
         if connection is None:
             return
-        try:
+        with contextlib.closing(connection), contextlib.suppress(sqlite3.Error, OSError):
+            # A full or broken disk: all that was committed is in the log, and the next start takes it from there.
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        finally:
-            connection.close()
 
 
 def _checkpoint(connection: sqlite3.Connection, mode: str) -> tuple[int, int]:

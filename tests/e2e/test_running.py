@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 import signal
 from datetime import datetime
@@ -63,6 +64,21 @@ async def _is_refused(caller: RawCaller, raw: bytes) -> None:
         return
     assert (told.status, told.code, told.knowledge) == (503, "draining", "unknown")
     assert told.header("connection") == "close"
+
+
+async def test_drain_on_a_full_disk_ends_well_and_loses_nothing(stage: Stage) -> None:
+    """The last checkpoint finds no room; all that was committed stays in the log, for the next start."""
+    platform = await stage.platform(ok())
+    first = await stage.process(platform.url)
+    assert (await first.call(payment())).status == 201
+    resource.prlimit(first.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+    first.signal(signal.SIGTERM)
+
+    assert await first.ended() == 0
+    assert not [line for line in first.said if "Traceback" in line]
+    second = await stage.process(platform.url)
+    assert [one["knowledge"] for one in await second.operations()] == ["executed"]
 
 
 async def test_call_refused_by_a_drain_says_that_its_operation_is_unknown(stage: Stage) -> None:

@@ -108,6 +108,8 @@ class Rows:
         if walk is None:
             return f"{verb.name}: {source} -> {target} is no row of the state table"
         self.taken.update(walk)
+        if before and after and not walk and before.version != after.version:
+            self.taken[source, M.EVIDENCE, target] += 1
         if any(move is M.LAPSE for _, move, _ in walk) and after is not None and not after.doubt:
             return f"{verb.name}: a dead leader's attempt left no doubt"
         if before is None or after is None:

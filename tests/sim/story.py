@@ -14,7 +14,7 @@ from tests.sim.rows import Edge, Rows
 from tests.sim.sidecar import Sidecar
 from tests.sim.store import SimStore
 from tests.sim.wire import Wire
-from tests.sim.world import START_MS, Chance, Faults, Swarm, World
+from tests.sim.world import START_MS, Chance, Swarm, World
 
 FAULTS_MS_MAX = 1_200_000
 SETTLING_MS_MAX = 3 * 86_400_000
@@ -169,13 +169,20 @@ def setting_of(chance: Chance) -> Setting:
     )
 
 
-def play(seed: int, *, told: list[str] | None = None, faults: Faults | None = None) -> Outcome:
+def faults_of(seed: int) -> list[str]:
+    """The faults in the seed's plan."""
+    return Swarm(Chance(seed)).names
+
+
+def play(seed: int, *, told: list[str] | None = None, without: frozenset[str] = frozenset()) -> Outcome:
     """Play a seed to its end.
 
-    Args: told: where the story is written, line by line; None tells none.
+    Args: told: where the story is written, line by line; None tells none. without: faults of its plan that do
+        not strike.
+    Raises: Violation, or whatever the core itself raised.
     """
     chance = Chance(seed)
-    world = World(seed, faults or Swarm(chance), chance, told)
+    world = World(seed, Swarm(chance, without), chance, told)
     world.is_slow = chance.hits(300)
     story = Story.of(world, setting_of(chance), sidecars=chance.between(1, 3))
     story.trouble(shoppers=chance.between(1, 5))

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from proxy.core.http import Answered, MaybeSent, NotSent, Response
+
 START_MS = 1_000_000
 WALL_START_MS = 1_700_000_000_000
 STEPS_MAX = 60_000  # a hundred times an ordinary story
@@ -40,6 +42,10 @@ class Chance:
 
     def between(self, low: int, high: int) -> int:
         return low + self.below(high - low + 1)
+
+    @property
+    def state(self) -> int:
+        return self._state
 
     def hits(self, permille: int) -> bool:
         return self.below(1000) < permille
@@ -96,7 +102,7 @@ POINTS: dict[str, tuple[str, ...]] = {
 class Swarm:
     """A seed's own subset of the faults, each with its own weight (Groce et al., "Swarm Testing", 2012)."""
 
-    def __init__(self, chance: Chance, only: frozenset[str] | None = None) -> None:
+    def __init__(self, chance: Chance, without: frozenset[str] = frozenset()) -> None:
         self._chance = chance
         self._tables: dict[str, tuple[tuple[int, str], ...]] = {}
         heaviness = chance.pick((15, 40, 90))
@@ -108,9 +114,9 @@ class Swarm:
                     weight //= _RARE[point]
                 elif point in _OFTEN:
                     weight *= _OFTEN[point]
-                if weight and (only is None or f"{point}:{name}" in only):
+                if weight:
                     bound += weight
-                    table.append((bound, name))
+                    table.append((bound, "" if f"{point}:{name}" in without else name))
             self._tables[point] = tuple(table)
 
     def at(self, point: str) -> str:
@@ -125,7 +131,7 @@ class Swarm:
 
     @property
     def names(self) -> list[str]:
-        return [f"{point}:{name}" for point, table in self._tables.items() for _, name in table]
+        return [f"{point}:{name}" for point, table in self._tables.items() for _, name in table if name]
 
 
 _OFTEN = {"caller": 3, "person": 6, "lookup": 4, "event": 4}
@@ -196,13 +202,9 @@ class World:
                 self.on_step()
         self.now_ms = max(self.now_ms, until_ms)
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._heap
-
-    @property
-    def next_ms(self) -> int | None:
-        return self._heap[0][0] if self._heap else None
+    def pending(self) -> list[tuple[int, str]]:
+        """What is still to come: when, the function that does it, and the values that it holds."""
+        return [(at_ms, _mark(thunk)) for at_ms, _, thunk in sorted(self._heap, key=lambda one: one[:2])]
 
     def spell_ms(self, low_ms: int, high_ms: int) -> int:
         """A while, in a story of minutes; a hundred times that in one of days."""
@@ -222,3 +224,15 @@ class World:
 
     def broken(self, promise: str) -> Violation:
         return Violation(f"seed {self.seed}: {promise}")
+
+
+def _mark(thunk: Callable[..., object], depth: int = 4) -> str:
+    """A function by its name and by what it closes over, as far as that is plain data or a function itself."""
+    parts = [getattr(thunk, "__qualname__", type(thunk).__name__)]
+    cells = getattr(thunk, "__closure__", None) or ()
+    for value in (cell.cell_contents for cell in cells):
+        if callable(value) and depth:
+            parts.append(_mark(value, depth - 1))
+        elif isinstance(value, str | int | bytes | NotSent | MaybeSent | Answered | Response | None):
+            parts.append(repr(value))
+    return "(" + " ".join(parts) + ")"

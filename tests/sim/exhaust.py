@@ -1,0 +1,192 @@
+"""Every story of a small world: two sidecars, one key, one subject, two calls, each fault at each step.
+
+The story is played again and again, each time with a longer list of "at the n-th point where something may go
+wrong, this does". Worlds that look the same after their last fault are not gone into twice: the hash covers the
+ledger, the bank, every guard, every lease and all that is still to come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from proxy.core.guard import Guard
+from proxy.core.messages import Reply
+from tests.sim.platforms import LEASE_MS, Request, Setting
+from tests.sim.rows import Rows
+from tests.sim.story import Story
+from tests.sim.world import POINTS, START_MS, Chance, World
+
+Script = tuple[tuple[int, str], ...]
+"""(number of the point, fault), ascending."""
+
+WALKED = ("command", "store", "wire", "breaker", "retry", "lookup", "event")
+LEFT_OUT = frozenset({"lying_429"})  # a platform that lies about what it did is no promise of ours
+OFFSETS_MS = (0, 7, 300, 8_000, LEASE_MS + 5_000)
+"""How long after the first call the second one comes: at once, while it claims, sends, later, too late."""
+
+
+class Scripted:
+    """Strikes where its script says, and counts the points."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = dict(script)
+        self.count = 0
+        self.points: list[str] = []
+        self.last = script[-1][0] if script else -1
+        self.struck: Callable[[], None] | None = None
+
+    def at(self, point: str) -> str:
+        if point not in WALKED:
+            return ""
+        number = self.count
+        self.count += 1
+        self.points.append(point)
+        if number == self.last + 1 and self.struck is not None:
+            self.struck()
+        return self._script.get(number, "")
+
+
+class SeenBeforeError(Exception):
+    """This world was gone into already."""
+
+
+@dataclass
+class Walk:
+    """What was walked, for the report."""
+
+    played: int = 0
+    pruned: int = 0
+    states: set[bytes] = field(default_factory=set)
+    longest: int = 0
+
+    def report(self) -> str:
+        return (
+            f"{self.played} stories played to their end, {self.pruned} met a world seen before, "
+            f"{len(self.states)} worlds, at most {self.longest} points in one"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a walk begins."""
+
+    setting: Setting
+    offset_ms: int
+    is_valid: bool
+    other_key: bool
+    """The second call comes with another key for the same order."""
+
+
+def starts(*, thorough: bool) -> Iterator[Start]:
+    settings = [Setting(is_unique=unique, attempts=2, forwards=False) for unique in (True, False)]
+    if thorough:
+        settings += [Setting(is_unique=True, attempts=1, forwards=True)]
+    for setting in settings:
+        for offset_ms in OFFSETS_MS if thorough else OFFSETS_MS[1:4]:
+            for other_key in (False, True):
+                yield Start(setting, offset_ms, is_valid=True, other_key=other_key)
+            if thorough:
+                yield Start(setting, offset_ms, is_valid=False, other_key=False)
+
+
+def explore(*, faults: int, thorough: bool, stories_max: int | None = None) -> Walk:
+    """Walk every story with at most so many faults.
+
+    Raises: Violation, with the script that replays it.
+    """
+    walk = Walk()
+    for start in starts(thorough=thorough):
+        _from(start, (), faults, walk, stories_max)
+    return walk
+
+
+def _from(start: Start, script: Script, faults_left: int, walk: Walk, stories_max: int | None) -> None:
+    if stories_max is not None and walk.played >= stories_max:
+        return
+    points = play(start, script, walk)
+    if points is None or faults_left == 0:
+        return
+    first = script[-1][0] + 1 if script else 0
+    for number in range(first, len(points)):
+        for fault in POINTS[points[number]]:
+            if fault not in LEFT_OUT:
+                _from(start, (*script, (number, fault)), faults_left - 1, walk, stories_max)
+
+
+def play(start: Start, script: Script, walk: Walk, told: list[str] | None = None) -> list[str] | None:
+    """One story; the points that it passed, None if it ran into a world seen before."""
+    faults = Scripted(script)
+    chance = Chance(20 + start.offset_ms)
+    world = World(0, faults, chance, told)
+    story = Story.of(world, start.setting, sidecars=2, rows=Rows())
+    told_to: list[object] = []
+
+    def struck() -> None:
+        mark = fingerprint(story, start)
+        if mark in walk.states:
+            raise SeenBeforeError
+        walk.states.add(mark)
+
+    if script:
+        faults.struck = struck
+    try:
+        _calls(story, start, told_to)
+        world.run_until(START_MS + 70_000)
+        story.calm()
+        if None in told_to and len(told_to) > 6:
+            raise world.broken("a caller was never answered")
+    except SeenBeforeError:
+        walk.pruned += 1
+        return None
+    except AssertionError as error:
+        error.add_note(f"replay: start={start} script={script}")
+        raise
+    walk.played += 1
+    walk.longest = max(walk.longest, faults.count)
+    return faults.points
+
+
+def _calls(story: Story, start: Start, told: list[object]) -> None:
+    """Two calls, each repeated with its own key until it knows (the seventh try gives up)."""
+    world = story.world
+    first = Request("create", "O0", 10_000, "K-O0", is_valid=start.is_valid)
+    second = Request("create", "O0", 10_000, "K-O0x" if start.other_key else "K-O0", is_valid=start.is_valid)
+
+    def call(host: int, request: Request, tries: int) -> None:
+        def answer(reply: Reply | None) -> bool:
+            told.append(reply.answer.status if reply is not None else None)
+            unknown = reply is None or reply.marks.knowledge == "unknown"
+            if unknown and tries < 3:
+                world.after(3_000, lambda: call(1 - host, request, tries + 1))
+            return True
+
+        story.town.sidecars[host].call(request, answer)
+
+    world.after(0, lambda: call(0, first, 1))
+    world.after(start.offset_ms, lambda: call(1, second, 1))
+    for at_ms in range(5_000, 60_000, 9_000):
+        world.after(at_ms, story.fleet.resolve)
+
+
+def fingerprint(story: Story, start: Start) -> bytes:
+    """A hash of everything that the rest of the story depends on."""
+    world = story.world
+    now = world.now_ms
+    parts: list[object] = [start, now, world.boot, story.store.down_until_ms]
+    ledger = story.store.ledger
+    parts += sorted((str(one.id), repr(one)) for one in ledger.operations.values())
+    parts += sorted((str(name), repr(row)) for name, row in ledger.subjects.items())
+    parts += [(one.key, one.result, one.at_ms) for one in story.bank.effects]
+    for host in story.town.sidecars:
+        parts.append((host.is_up, host.generation, host.calls, len(host.owed), len(host.unused)))
+        parts += [(run.owner, run.lease_until_ms, run.is_paused, guard_state(run.guard)) for run in host.runs]
+    parts.append(world.pending())
+    parts.append(world.chance.state)
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
+
+
+def guard_state(guard: Guard) -> list[str]:
+    skipped = ("_classifier", "_voice", "_policy", "claim")
+    return [f"{name}={getattr(guard, name)!r}" for name in Guard.__slots__ if name not in skipped]

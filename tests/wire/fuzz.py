@@ -156,7 +156,8 @@ def _answer(choices: Choices, number: int) -> Planned:
         wire = b"HTTP/1.1 103 Early\r\nLink: a\r\n\r\n" + wire
     if choices.one_in(6):
         wire += choices.of((b"\r\n", b"x", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"))
-    return Planned(tuple(_cut(choices, _mangled(choices, wire))), ends=choices.one_in(3))
+    pieces = tuple(_cut(choices, _mangled(choices, wire)))
+    return Planned(pieces, ends=choices.one_in(3), is_early=choices.one_in(4))
 
 
 def _cut(choices: Choices, wire: bytes) -> list[bytes]:
@@ -200,11 +201,14 @@ def check(conversation: Conversation, ends: Ends) -> None:
         requests, ending = read_requests(log)
         _require(ending is not End.BAD, "the platform got something that is no request", log)
         _check_by_h11(log, requests)
-    _require(len(ends.seen) <= len(sent), "more requests arrived than were sent", ends.seen)
     # A call begins once the one before has its answer, so they arrive in their order, whatever the connection.
-    for (arrived, _), meant in zip(ends.seen, sent, strict=False):
-        _same_request(meant, arrived)
-    _check_answers(conversation, ends, [request.start.split(b" ")[0] for request in sent])
+    for at, seen in enumerate(ends.seen):
+        if seen.message is not None:
+            _require(at < len(sent), "more requests arrived than were sent", seen, conversation)
+            _same_request(sent[at], seen.message)
+        else:
+            _require(at <= len(sent), "a request began that nobody sent", seen, conversation)
+    _check_answers(conversation, ends)
     _check_reuse(ends)
 
 
@@ -234,9 +238,10 @@ def _same_request(meant: Message, arrived: Message) -> None:
     _require(fields == meant.end_to_end, "other fields", meant, arrived)
 
 
-def _check_answers(conversation: Conversation, ends: Ends, methods: list[bytes]) -> None:
+def _check_answers(conversation: Conversation, ends: Ends) -> None:
     """Each answer that looks like the platform's is what a strict reader finds in what it said to that call."""
     log = bytes(ends.caller.log)
+    methods = [seen.method for seen in ends.seen]
     got, ending = read_answers(log, methods, at_end=ends.caller.is_ended)
     _require(ending is not End.BAD, "the caller got something that is no answer", log)
     for number, answer in enumerate(got):
@@ -244,7 +249,7 @@ def _check_answers(conversation: Conversation, ends: Ends, methods: list[bytes])
             _require(number == len(got) - 1, "an answer behind a refusal", log)
         elif not answer.start.startswith(b"HTTP/1.1 502"):
             _require(number < len(ends.seen), "an answer to a call that did not arrive", log, conversation)
-            _same_answer(ends.seen[number][1], methods[number], answer)
+            _same_answer(ends.seen[number].plan, methods[number], answer)
 
 
 def _same_answer(plan: Planned, method: bytes, got: Message) -> None:
@@ -260,12 +265,10 @@ def _same_answer(plan: Planned, method: bytes, got: Message) -> None:
 def _check_reuse(ends: Ends) -> None:
     """A connection carries another call only after an answer that ended cleanly."""
     for platform in ends.platforms:
-        requests, _ = read_requests(bytes(platform.log))
-        for request, plan in zip(requests[:-1], platform.answered, strict=False):
-            method = request.start.split(b" ")[0]
-            answers, ending = read_answers(plan.data, [method], at_end=False)
-            clean = len(answers) == 1 and ending is End.CLEAN
-            _require(clean and not plan.ends, "a connection was used again after", plan.data, request)
+        for seen in platform.answered[:-1]:
+            answers, ending = read_answers(seen.plan.data, [seen.method], at_end=False)
+            is_clean = len(answers) == 1 and ending is End.CLEAN and seen.message is not None
+            _require(is_clean and not seen.plan.ends, "a connection was used again after", seen)
 
 
 class Fuzzer:

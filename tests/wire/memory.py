@@ -82,35 +82,57 @@ class Wire(asyncio.Transport):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What the platform says to one request: in these pieces, then perhaps its FIN."""
+    """What the platform says to one request: in these pieces, then perhaps its FIN.
+
+    `is_early`: as soon as it has the head (O-25).
+    """
 
     pieces: tuple[bytes, ...]
     ends: bool = False
+    is_early: bool = False
 
     @property
     def data(self) -> bytes:
         return b"".join(self.pieces)
 
 
+@dataclass(slots=True)
+class Seen:
+    """A request at the platform, and what was said to it; `message` is None until it is whole."""
+
+    method: bytes
+    plan: Planned
+    message: Message | None = None
+
+
 class PlatformWire(Wire):
-    """The platform behind one connection: answers each whole request with the next plan."""
+    """The platform behind one connection: answers each request with the next plan."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, link: Link, sock: socket.socket, ends: Ends) -> None:
         super().__init__(loop, link, sock)
         self._ends = ends
-        self.answered: list[Planned] = []
+        self.answered: list[Seen] = []
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         super().write(data)
         requests, _ = read_requests(bytes(self.log))
-        while len(self.answered) < len(requests):
-            plan = self._ends.next_plan()
-            self._ends.seen.append((requests[len(self.answered)], plan))
-            self.answered.append(plan)
-            for piece in plan.pieces:
-                self._loop.call_soon(self._deliver, piece)
-            if plan.ends:
-                self._loop.call_soon(self._finish)
+        for at, request in enumerate(requests):
+            if at == len(self.answered):
+                self._answer(request.start.split(b" ")[0])
+            self.answered[at].message = request
+        begun = bytes(self.log[sum(request.size for request in requests) :])
+        if len(self.answered) == len(requests) and b"\r\n\r\n" in begun and self._ends.next_is_early:
+            self._answer(begun.split(b" ")[0])
+
+    def _answer(self, method: bytes) -> None:
+        plan = self._ends.next_plan()
+        seen = Seen(method, plan)
+        self.answered.append(seen)
+        self._ends.seen.append(seen)
+        for piece in plan.pieces:
+            self._loop.call_soon(self._deliver, piece)
+        if plan.ends:
+            self._loop.call_soon(self._finish)
 
     def _deliver(self, piece: bytes) -> None:
         if not self._is_closing:
@@ -144,8 +166,8 @@ class Ends:
     def __init__(self, sock: socket.socket, plans: Sequence[Planned]) -> None:
         self.sock = sock
         self.platforms: list[PlatformWire] = []
-        self.seen: list[tuple[Message, Planned]] = []
-        """Whole requests at the platform, in the order in which they arrived, each with its answer."""
+        self.seen: list[Seen] = []
+        """Requests at the platform, in the order in which they were answered."""
         self.errors: list[BaseException] = []
         self._plans = list(plans)
         upstream = HttpUpstream("http://platform.test", monotonic_ms=lambda: 0, on_error=self.errors.append)
@@ -164,6 +186,10 @@ class Ends:
         self.caller = Wire(self._loop, connection, sock)
         self._connection = connection
         connection.connection_made(self.caller)
+
+    @property
+    def next_is_early(self) -> bool:
+        return bool(self._plans) and self._plans[0].is_early
 
     def next_plan(self) -> Planned:
         return self._plans.pop(0) if self._plans else Planned((b"HTTP/1.1 204 No Content\r\n\r\n",))

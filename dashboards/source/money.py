@@ -27,10 +27,11 @@ NOW = Row(
     "Now",
     (
         stat(
-            "Amount at risk",
+            "Amount at risk, in minor units",
             "The amounts of all unknown operations, by currency, in minor units (cents). `other` also "
             "holds operations without an amount of their own.",
             f"{held('unknown_amount', 'currency')} > 0 or {held('unknown_amount')} == 0",
+            unit="locale",
             steps=_ANY,
             legend="{{currency}}",
             runbook="unknown-old",
@@ -76,9 +77,10 @@ DOUBT = Row(
             stacked=True,
         ),
         graph(
-            "Amount at risk",
+            "Amount at risk, in minor units",
             "Unknown operations' amounts by currency, in minor units (cents).",
             (held("unknown_amount", "currency"), "{{currency}}"),
+            unit="locale",
             steps=((None, OK), (1_000_000, WARN)),
             runbook="unknown-old",
         ),
@@ -211,9 +213,32 @@ CALLERS = Row(
     ),
 )
 
+BESIDES = Row(
+    "Besides",
+    (
+        graph(
+            "Lookups that wait",
+            "Lookups that are due and stand in line for their turn, and how many seconds that takes at the "
+            "configured rate.",
+            (f"max({of('lookups_backlog')})", "lookups"),
+            (f"max({of('lookups_backlog_seconds')})", "seconds"),
+            steps=((None, OK), (300, WARN)),
+            runbook="lookups-failing",
+            width=12,
+        ),
+        graph(
+            "Shadow mode: what the guard would have said",
+            "Findings a second with `mode: observe`: nothing is changed or refused then.",
+            (rate("observed_total", "finding"), "{{finding}}"),
+            unit="ops",
+            width=12,
+        ),
+    ),
+)
+
 MONEY = Board(
     "safepost-money",
     "Safepost: money in doubt",
     "How much money is in doubt, since when, and what is bringing certainty.",
-    (NOW, DOUBT, CERTAINTY, CALLERS),
+    (NOW, DOUBT, CERTAINTY, CALLERS, BESIDES),
 )

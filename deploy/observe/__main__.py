@@ -59,7 +59,12 @@ def redis_server() -> str | None:
 
 def unexpected(results: list[drill.PhaseResult], firings: list[Firing]) -> list[str]:
     """Alerts that should have fired in a phase and did not, fired and should not have, or did not clear."""
-    wrong = []
+    phases = [(result.began_ms, result.rested_ms) for result in results]
+    wrong = [
+        f"{firing.name} fired outside any phase"
+        for firing in firings
+        if not any(began_ms <= firing.began_ms < rested_ms for began_ms, rested_ms in phases)
+    ]
     for result in results:
         fired = {f.name for f in firings if result.began_ms <= f.began_ms < result.rested_ms}
         wrong += [f"{result.phase.name}: {name} did not fire" for name in sorted(result.phase.alerts - fired)]

@@ -138,7 +138,9 @@ class Sheet:
             top = y + 34 + at * step
             text, color = _worded(panel, value)
             room = width * 0.6 - PAD - 60
-            self.parts.append(_text(x + PAD, top + step * 0.6, name[:44], color="#495057"))
+            self.parts.append(
+                _text(x + PAD, top + step * 0.6, name[: int(width * 0.4 / CHARACTER) - 3], color="#495057")
+            )
             self.parts.append(
                 f'<rect x="{x + width * 0.4:.0f}" y="{top:.1f}" width="{max(1.0, room * value / most):.1f}" '
                 f'height="{step * 0.7:.1f}" fill="{color}" fill-opacity="0.6"/>'

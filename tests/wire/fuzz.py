@@ -161,7 +161,14 @@ def _answer(choices: Choices, number: int) -> Planned:
 
 
 def _cut(choices: Choices, wire: bytes) -> list[bytes]:
-    cuts = sorted(choices.below(256) * 4 % (len(wire) + 1) for _ in range(choices.below(4)))
+    """Anywhere, and just behind a head: what comes apart there is what parsers get wrong."""
+    cuts = []
+    for _ in range(choices.below(4)):
+        at = choices.below(256) * 4 % (len(wire) + 1)
+        if choices.below(2):
+            at = max(at, wire.find(b"\r\n\r\n", at) + 4)
+        cuts.append(min(at, len(wire)))
+    cuts.sort()
     parts = [wire[start:end] for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
     return [part for part in parts if part]
 
@@ -173,6 +180,8 @@ class Conversation:
     said: tuple[bytes, ...]
     plans: tuple[Planned, ...]
     hangs_up: bool
+    pauses: bool = False
+    """Between two pieces everything else comes to rest first."""
 
     @classmethod
     def of(cls, data: bytes) -> Conversation:
@@ -180,7 +189,7 @@ class Conversation:
         count = 1 + choices.below(4)
         plans = tuple(_answer(choices, number) for number in range(count))
         wire = b"".join(_request(choices, number) for number in range(count))
-        return cls(tuple(_cut(choices, wire)), plans, choices.one_in(4))
+        return cls(tuple(_cut(choices, wire)), plans, choices.one_in(4), pauses=bool(choices.below(2)))
 
 
 class Disagreement(AssertionError):
@@ -288,7 +297,7 @@ class Fuzzer:
 
     async def _converse(self, conversation: Conversation) -> None:
         ends = Ends(self._sock, conversation.plans)
-        await ends.say(conversation.said, hangs_up=conversation.hangs_up)
+        await ends.say(conversation.said, hangs_up=conversation.hangs_up, pauses=conversation.pauses)
         try:
             check(conversation, ends)
         finally:

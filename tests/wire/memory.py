@@ -194,10 +194,10 @@ class Ends:
     def next_plan(self) -> Planned:
         return self._plans.pop(0) if self._plans else Planned((b"HTTP/1.1 204 No Content\r\n\r\n",))
 
-    async def say(self, parts: Sequence[bytes], *, hangs_up: bool) -> None:
+    async def say(self, parts: Sequence[bytes], *, hangs_up: bool, pauses: bool) -> None:
         """Send the caller's bytes, piece by piece, as long as they are read; then its FIN."""
         for part in parts:
-            await self._settled(until=lambda: not self.caller.is_reading_paused)
+            await self._settled(until=lambda: not pauses and not self.caller.is_reading_paused)
             if self.caller.is_closing() or self.caller.is_reading_paused:
                 break
             self._connection.data_received(part)

@@ -133,7 +133,7 @@ def _resolver(
             misses=given.misses,
         ),
         rate_count=given.rate.count,
-        rate_per_ms=given.rate.per_ms,
+        rate_per_ms=given.rate.per_ms * settings.workers,  # of all workers together
         is_enabled=given.enabled,
         authorization=settings.authorization_of_lookup,
         tell=lambda fact: observer.fact(fact, None),

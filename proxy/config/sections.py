@@ -234,7 +234,7 @@ class LookupSchedule(Section):
     misses: Annotated[int, Whole(low=1, high=100)] = setting(
         default=3, description="Empty answers in a row before absence is believed."
     )
-    rate: Annotated[Rate, RateKind()] = setting(default="5/s", description="For all lookups together.")
+    rate: Annotated[Rate, RateKind()] = setting(default="5/s", description="For all lookups of a sidecar together.")
 
 
 class Limits(Section):

@@ -455,7 +455,9 @@ class Guard:
         settle = self._settle_command(retry_after_ms=None)
         ended = with_end(self.operation, note)
         brought = self._last_answer.response if self._last_answer else None
-        if settle.state is State.NOT_EXECUTED and event.lease_held and settle.answer is not None:
+        # Where calls are forwarded without the store, another one may have sent the same key meanwhile (D3).
+        alone = event.lease_held and not self._lost and self.claim.route.on_failure is OnFailure.REJECT
+        if settle.state is State.NOT_EXECUTED and alone and settle.answer is not None:
             told = replace(ended, state=State.NOT_EXECUTED)
             return Step(self._voice.ended(told, settle.answer, brought))
         told = replace(ended, state=State.UNKNOWN, doubt=True)

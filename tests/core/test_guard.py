@@ -878,6 +878,28 @@ def test_guard_store_that_fails_while_the_lease_is_over_says_unknown() -> None:
     assert any(isinstance(fact, BecameUnknown) for fact in facts)
 
 
+def test_guard_store_that_fails_at_the_end_of_a_run_that_lost_its_lease_says_unknown() -> None:
+    played = guard(CLAIM)
+    play(played, *START)
+    played.lease_lost()
+    play(
+        played,
+        (ends(UNPROCESSABLE), settles(State.NOT_EXECUTED, released=True)),
+        (StoreFailed("down"), replies(504, "unknown")),
+    )
+
+
+def test_guard_store_that_fails_at_the_end_where_calls_are_forwarded_says_unknown() -> None:
+    """D3: another call may have sent the same key without the store."""
+    claim = create(route=replace(CREATE, on_failure=OnFailure.FORWARD))
+    play(
+        guard(claim),
+        *START,
+        (ends(UNPROCESSABLE), settles(State.NOT_EXECUTED, released=True)),
+        (StoreFailed("down"), replies(504, "unknown")),
+    )
+
+
 def test_guard_store_that_fails_after_a_definite_answer_still_gives_it() -> None:
     play(
         guard(CLAIM),

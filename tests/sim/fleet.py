@@ -41,6 +41,7 @@ class Fleet:
     sidecars: list[Sidecar]
     checks: Checks
     lookups: int = 0
+    is_blind: bool = False  # no credential, or the wrong one: no lookup is answered
 
     # --- lookups (U2) -----------------------------------------------------------------------------------------
 
@@ -81,7 +82,7 @@ class Fleet:
             return
         self.lookups += 1
         world = self.world
-        fault = world.fault("lookup")
+        fault = "failed" if self.is_blind and not world.calm else world.fault("lookup")
         delay_ms = world.chance.between(5, 300)
         if fault == "slow":
             delay_ms = world.chance.between(1_000, 14_000)

@@ -104,7 +104,9 @@ class Merchant:
     def _told(self, reply: Reply | None) -> None:
         world, chance = self.town.world, self.town.world.chance
         knowledge = reply.marks.knowledge if reply is not None else None
-        if reply is not None and knowledge in (Knowledge.EXECUTED, Knowledge.PENDING):
+        # Many clients read the status alone: a 504 is asked again, whatever its headers know.
+        is_told = reply is not None and reply.answer.status != 504
+        if reply is not None and is_told and knowledge in (Knowledge.EXECUTED, Knowledge.PENDING):
             self._known(reply)
             return
         if self.tries >= TRIES_MAX or world.fault("caller") == "gives_up":

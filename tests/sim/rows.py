@@ -110,6 +110,8 @@ class Rows:
         self.taken.update(walk)
         if before and after and not walk and before.version != after.version:
             self.taken[source, M.EVIDENCE, target] += 1
+        if before and after and not walk and before.absent_at_attempt != after.absent_at_attempt:
+            self.taken[source, M.MISSES, State.ABSENT] += 1  # absent, and at once under review again
         if any(move is M.LAPSE for _, move, _ in walk) and after is not None and not after.doubt:
             return f"{verb.name}: a dead leader's attempt left no doubt"
         if before is None or after is None:

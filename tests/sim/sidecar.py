@@ -415,7 +415,7 @@ class Sidecar:
         if not self._paying:
             self._paying = True
             generation = self.generation
-            self.world.after(OWED_RETRY_MS, lambda: self._pay(generation))
+            self.world.after(self.world.chance.between(1, OWED_RETRY_MS), lambda: self._pay(generation))
 
     def _pay(self, generation: int) -> None:
         """Write what is owed, unused claims first, then oldest first."""

@@ -83,6 +83,7 @@ class Story:
             self.store.flaky_permille = chance.pick((0, 80, 200))
             for _ in range(chance.between(0, 3)):
                 world.after(chance.between(1, 80_000), self.store.goes_down)
+        self.fleet.is_blind = world.is_slow and chance.hits(300)
         self.fleet.watch()
         self.fleet.age()
         Operator(self.town).look()

@@ -77,7 +77,7 @@ class Wire:
         leaves()
         fault = world.fault("wire")
         begun = world.steps
-        travel_ms = chance.between(5, 400)
+        travel_ms = chance.between(400, 5_000) if chance.hits(100) else chance.between(5, 400)
         if fault == "refused":
             world.after(5, lambda: ended(NotSent(NotSentReason.REFUSED)))
         elif fault in BEFORE:

@@ -27,6 +27,9 @@ from proxy.core.rules import Platform
 
 SCHEMES = ("sqlite", "redis", "rediss", "unix", "redis+sentinel", "redis+cluster", "memory")
 """The stores' own, which the configuration must not import; a test compares."""
+LEASE_MS_MIN = 500
+"""A renewal is due after a third of it and looked for every ninth (at least 50 ms): several tries are left, even
+where a busy host or a far store takes a fifth of a second for one."""
 
 
 def compile_settings(
@@ -54,6 +57,11 @@ def _check_store(config: Config, problems: Problems) -> None:
         problems.add("store.url", text + suggestion(scheme, SCHEMES))
     elif scheme == "sqlite":
         _check_sqlite(config.store.url.removeprefix("sqlite:"), problems)
+    if config.store.lease < LEASE_MS_MIN:
+        text = (
+            "expected at least 500ms: a living leader could not renew it in time, and would be replaced (P5)"
+        )
+        problems.add("store.lease", text)
     if config.store.journal is not None and scheme in ("sqlite", "memory"):
         problems.add("store.journal", "expected null: SQLite loses nothing; the journal is for Redis (D6)")
 

@@ -79,6 +79,7 @@ routes:
         ("retry: {budget: {ratio: 20}}", "retry.budget.ratio", "a number from 0 to 1"),
         ("breaker: {windows: 1s}", "breaker.windows", 'did you mean "window"?'),
         ("wait_timeout: 19s", "wait_timeout", "twice store.lease"),
+        ("store: {lease: 499ms}", "store.lease", "at least 500ms"),
         ("lookups: {schedule: [10s, x]}", "lookups.schedule[1]", "a duration"),
         ("lookups: {schedule: [30s, 10s]}", "lookups.schedule", "that grow"),
         ("lookups: {schedule: 10s}", "lookups.schedule", "a list"),

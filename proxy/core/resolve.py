@@ -93,12 +93,17 @@ LookupResult = Found | Missed | LookupFailed
 
 @dataclass(frozen=True, slots=True)
 class LookupTask:
-    """One lookup to make. `fences`: the operations it is for, each with its fence when the lookup began."""
+    """One lookup to make. `fences`: the operations it is for, each with its fence when the lookup began.
+
+    `begun_ms` is the wall clock's, `begun_lease_ms` that of the leases, in `epoch`.
+    """
 
     scope: Scope
     handle: Handle
     operation: Operation
     begun_ms: int
+    begun_lease_ms: int
+    epoch: str
     fences: tuple[tuple[OperationId, Fence], ...]
 
 
@@ -159,7 +164,9 @@ class TakeLookup:
             other = seen_now(tables.operation(self.scope, identity), now)
             if other is not None and other.tracked and other.state in LOOKED_UP:
                 fences.append((other.id, other.fence))
-        return LookupTask(self.scope, rows[0].handle, operation, now.wall_ms, tuple(fences))
+        return LookupTask(
+            self.scope, rows[0].handle, operation, now.wall_ms, now.lease_ms, now.epoch, tuple(fences)
+        )
 
 
 def _rows(tables: Tables, now: Now, operation: Operation) -> tuple[Subject, ...]:
@@ -244,8 +251,7 @@ class EndLookup:
             missed
             and operation.state in (State.UNKNOWN, State.MANUAL_REVIEW)
             and not operation.accepted
-            and operation.last_attempt_end_ms is not None
-            and self.task.begun_ms >= operation.last_attempt_end_ms + self.policy.lag_ms
+            and self._lag_is_over(operation)
         )
         if counts:
             lookups = replace(lookups, misses=lookups.misses + 1)
@@ -263,6 +269,17 @@ class EndLookup:
         if lookups.misses >= self.policy.misses and noted.state in (State.UNKNOWN, State.MANUAL_REVIEW):
             return self._absent(noted, now)
         return noted
+
+    def _lag_is_over(self, operation: Operation) -> bool:
+        """U8: whether the lookup began late enough after the end of the last attempt.
+
+        By the clock that nobody steps; after another boot there is only the wall clock.
+        """
+        if operation.last_attempt_end_ms is None:
+            return False
+        if operation.lease_epoch == self.task.epoch:
+            return self.task.begun_lease_ms >= operation.lease_until_ms + self.policy.lag_ms
+        return self.task.begun_ms >= operation.last_attempt_end_ms + self.policy.lag_ms
 
     def _absent(self, operation: Operation, now: Now) -> Operation:
         states.check(operation.state, Move.MISSES, State.ABSENT)

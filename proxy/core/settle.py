@@ -65,11 +65,14 @@ def with_end(operation: Operation, note: AttemptNote) -> Operation:
 
 
 def _ended_now(operation: Operation, now: Now) -> Operation:
-    """The attempt's end by the store's clock, which lookups are counted from (U8, D2), not by its own host's.
+    """The attempt's end by the store's clocks, which lookups are counted from (U8, D2), not by its own host's.
 
-    It is written a moment after it happened, never before: no lookup counts too soon.
+    It is written a moment after it happened, never before: no lookup counts too soon. The lease is given back at
+    that instant, which is the attempt's end by the clock that nobody steps.
     """
-    return replace(operation, last_attempt_end_ms=now.wall_ms)
+    return replace(
+        operation, last_attempt_end_ms=now.wall_ms, lease_until_ms=now.lease_ms, lease_epoch=now.epoch
+    )
 
 
 def absence_holds(operation: Operation, note: AttemptNote | None) -> bool:

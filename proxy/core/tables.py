@@ -81,6 +81,8 @@ def lapsed(operation: Operation, now: Now) -> Operation:
         owner=None,
         unknown_since_ms=operation.unknown_since_ms or now.wall_ms,
         last_attempt_end_ms=now.wall_ms,
+        lease_until_ms=now.lease_ms,
+        lease_epoch=now.epoch,
         updated_ms=now.wall_ms,
         lookups=scheduled(operation, State.UNKNOWN, now),
         history=told(

@@ -233,6 +233,42 @@ def test_end_three_misses_past_the_lag_are_absent_which_is_no_proof() -> None:
     assert absent.history[-1].kind is EntryKind.ABSENT
 
 
+@pytest.mark.parametrize("step_ms", [-7_200_000, 7_200_000])
+def test_end_lag_is_not_moved_by_a_clock_that_is_set(step_ms: int) -> None:
+    """Set forward it would bring absence too soon, which a refusal may then turn into "not executed"."""
+    book = Book()
+    unknown(book)
+    book.wall_ms += step_ms
+
+    look(book, Missed(), after_ms=59_000)
+    assert book.only.lookups.misses == 0
+
+    look(book, Missed(), after_ms=10_000)
+    assert book.only.lookups.misses == 1
+
+
+def test_end_lag_after_another_boot_is_the_wall_clocks() -> None:
+    book = Book()
+    unknown(book)
+    book.epoch, book.lease_ms = "boot-2", 5
+
+    look(book, Missed(), after_ms=59_000)
+    assert book.only.lookups.misses == 0
+
+    look(book, Missed(), after_ms=10_000)
+    assert book.only.lookups.misses == 1
+
+
+def test_end_miss_of_a_run_whose_attempts_end_nobody_wrote_does_not_count() -> None:
+    book = Book()
+    unknown(book)
+    book.put(replace(book.only, last_attempt_end_ms=None))
+
+    look(book, Missed(), after_ms=120_000)
+
+    assert book.only.lookups.misses == 0
+
+
 def test_end_misses_before_the_lag_do_not_count() -> None:
     book = Book()
     unknown(book)

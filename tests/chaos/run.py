@@ -22,6 +22,7 @@ ORDERS_PER_S: Final = 7.0
 """Some forty calls a second: enough for disasters to meet work, little enough for two cores."""
 LAST_CALLS_S: Final = 25.0
 SETTLE_S: Final = 90.0
+REST_S_MAX: Final = 300.0  # for all that comes before and after the chaos
 LOOK_S: Final = 1.0
 AT_REST: Final = frozenset({"executed", "not_executed", "absent"})
 
@@ -79,10 +80,18 @@ def _counted(counter: Counter[str]) -> str:
 
 
 async def play(plan: Plan, folder: Path | None = None) -> Report:
-    """Carry a run out. Args: folder: where its files stay; a temporary one by default."""
-    if folder is None:
+    """Carry a run out, in bounded time.
+
+    Args: folder: where its files stay; a temporary one by default. Raises: TimeoutError.
+    """
+    async with asyncio.timeout(plan.seconds + REST_S_MAX):
+        if folder is not None:
+            return await _play(plan, folder)
         with tempfile.TemporaryDirectory(prefix="chaos-") as made:
-            return await play(plan, Path(made))
+            return await _play(plan, Path(made))
+
+
+async def _play(plan: Plan, folder: Path) -> Report:
     chance = Random(plan.seed)
     journal = Journal()
     loop = asyncio.get_running_loop()

@@ -47,7 +47,7 @@ class Sidecar:
     _down: asyncio.Event = field(default_factory=asyncio.Event)
     _ordered: signal.Signals | None = None
     _dead_s: float = 0.0
-    _is_closing: bool = False
+    _closing: asyncio.Event = field(default_factory=asyncio.Event)
     _life: asyncio.Task[None] | None = None
 
     @property
@@ -77,7 +77,7 @@ class Sidecar:
 
     async def close(self) -> None:
         """End it for good, as a deployment would."""
-        self._is_closing = True
+        self._closing.set()
         async with self._busy:
             if self._up.is_set():
                 await self._end(signal.SIGTERM)
@@ -125,7 +125,7 @@ class Sidecar:
     async def _end(self, how: signal.Signals) -> None:
         """Let the process end, and wait until it has."""
         process = self.process
-        if process is None:
+        if process is None or process.process.returncode is not None:
             return
         self._down.clear()
         self._ordered = how
@@ -133,13 +133,14 @@ class Sidecar:
         try:
             await asyncio.wait_for(self._down.wait(), DRAIN_S)
         except TimeoutError:
-            process.signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended in this very moment
+                process.signal(signal.SIGKILL)
             await self._down.wait()
 
     async def _live(self) -> None:
         """One process after the other, as a service manager would have it."""
         failures = 0
-        while not self._is_closing:
+        while not self._closing.is_set():
             process = await self._started()
             if process is None:
                 failures += 1
@@ -151,6 +152,9 @@ class Sidecar:
             failures = 0
             self.process = process
             self._up.set()
+            if self._closing.is_set():  # it was being started when it was told to end for good
+                self._ordered = signal.SIGTERM
+                process.signal(signal.SIGTERM)
             code = await process.ended(within_s=86_400)
             self._up.clear()
             self._examine(process, code)

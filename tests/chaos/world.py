@@ -35,7 +35,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "environment": "test",
     "wait_timeout": "4s",
     "retry": {
-        "attempts": 3,
+        "attempts": 2,
         "attempt_timeout": "1s",
         "base": "100ms",
         "cap": "400ms",

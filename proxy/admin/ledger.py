@@ -12,9 +12,11 @@ from proxy.core.evidence import ABSENT, SettleByHand
 from proxy.core.messages import BecameKnown
 from proxy.core.model import Operation, OperationId, State
 from proxy.core.resolve import NotNow
+from proxy.ports import Query
 
 WAITERS_MAX = 500  # long polls at once; each reads the ledger once a second
 LOOK_AGAIN_S = 1.0  # what another host did is seen no later than this
+RELATED_MAX = 10  # other operations on the same thing that one story names
 _ID_MAX = 64
 
 
@@ -58,7 +60,7 @@ class Ledger:
         operation = await self._load(request)
         if wait_ms and not is_settled(operation):
             operation = await self._settled(operation, wait_ms=wait_ms)
-        return answered(self._view(operation))
+        return answered(await self._view(operation))
 
     async def resolve(self, request: web.Request) -> web.Response:
         """C5: a named person settles an operation. Audited in its history; evidence still overrides it."""
@@ -77,7 +79,7 @@ class Ledger:
         if settled is None:
             raise self._unresolvable(await self._load(request))
         self._house.observer.fact(BecameKnown(settled, "person"), None)
-        return answered(self._view(settled))
+        return answered(await self._view(settled))
 
     async def look_up(self, request: web.Request) -> web.Response:
         """Ask the platform now; still never closer than `lookups.min_interval` (U2)."""
@@ -88,7 +90,7 @@ class Ledger:
         ended = await self._house.now.resolver.look_up(operation, forced=True)
         if isinstance(ended, NotNow):
             raise self._not_now(operation, ended)
-        return answered(self._view(await self._load(request)))
+        return answered(await self._view(await self._load(request)))
 
     # --- parts ----------------------------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ class Ledger:
             self.waiting -= 1
         return operation
 
-    def _view(self, operation: Operation) -> View:
+    async def _view(self, operation: Operation) -> View:
         settings = self._house.now.settings
         view = operation_json(operation, now_ms=self._house.clock.wall_ms(), platform=settings.platform)
         view["made_by"] = {
@@ -135,7 +137,18 @@ class Ledger:
             "platform_version": settings.platform.version,
         }
         view["resolvable_as"] = self._statuses(operation) if _is_resolvable(operation) else []
+        view["related"] = await self._related(operation)
         return view
+
+    async def _related(self, operation: Operation) -> list[View]:
+        """What else was asked for on the same thing, oldest first: a card swap's confirms, a cancel."""
+        found: dict[OperationId, Operation] = {}
+        for handle in operation.handles:
+            page = await self._house.store.find(Query(subject=handle, limit=RELATED_MAX + 1))
+            found |= {one.id: one for one in page.operations if one.scope == operation.scope}
+        found.pop(operation.id, None)
+        newest = sorted(found.values(), key=lambda one: one.created_ms)[-RELATED_MAX:]
+        return [self._short(one) for one in newest]
 
     def _statuses(self, operation: Operation) -> list[str]:
         """What a person may say of it: the preset's final statuses, and that it never happened."""

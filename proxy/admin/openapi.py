@@ -103,6 +103,7 @@ _WHOLE: dict[str, Schema] = {
     "next_steps": _list(_object({"step": TEXT, "text": TEXT, "at": _or_null(TIME)})),
     "made_by": _object({"safepost": TEXT, "config": TEXT, "platform": TEXT, "platform_version": TEXT}),
     "resolvable_as": _list(TEXT),
+    "related": _list(_ref("Row")),
 }
 
 _TOTAL = _object(

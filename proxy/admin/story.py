@@ -24,6 +24,10 @@ _MEANS = {
     "unknown": "The platform may have acted: the money may have moved. Do not pay again under another key.",
 }
 _BY_HAND = "A person settled it. It is never sent again; the platform's own evidence would still override it."
+_FAILED = (
+    "The platform said for good that it failed: this submission moved no money. Another try, such as with "
+    "another card, needs a new key."
+)
 _SETTLERS = {
     "answer": "by the platform's answer",
     "late_answer": "by a late answer of the platform",
@@ -37,6 +41,8 @@ def render(told: Told) -> RenderableType:
     """The story. `told`: the answer of `GET /operations/{id}`."""
     knowledge = str(told["knowledge"])
     parts: list[RenderableType] = [_what(told), Text(), _known(told), Text(), _timeline(told)]
+    if told.get("related"):
+        parts += [Text(), _related(told["related"])]
     steps = [_step(one) for one in told["next_steps"]]
     if steps:
         parts += [Text(), Text("What happens next", style="bold"), *steps]
@@ -76,7 +82,8 @@ def _what(told: Told) -> Table:
 def _known(told: Told) -> Text:
     knowledge = str(told["knowledge"])
     by_hand = told["settled_by_hand"]
-    means = _BY_HAND if by_hand else _MEANS.get(knowledge, "")
+    failed = knowledge == "executed" and bool((told["newest"] or {}).get("is_failure"))
+    means = _BY_HAND if by_hand else _FAILED if failed else _MEANS.get(knowledge, "")
     text = Text.assemble((knowledge, _COLOURS.get(knowledge, "")), f": {means}")
     if told["state"] == "absent":
         text.append(" The platform shows no record of it, which is not proof; only the same key may be sent.")
@@ -87,12 +94,14 @@ def _known(told: Told) -> Text:
     if by_hand:
         text.append(f"\nSettled as {by_hand}.")
     elif told["status"]:
-        resolution = f" ({told['resolution_status']})" if told["resolution_status"] else ""
+        resolution = f" (resolution_status: {told['resolution_status']})" if told["resolution_status"] else ""
         text.append(f"\nThe platform's status: {told['status']}{resolution}.")
     if told["settled"]:
         text.append(f"\nSettled {_SETTLERS.get(str(told['settled_by']), '')}, {_time(told['settled'])}.")
     elif told["unknown_since"]:
         text.append(f"\nUnknown since {_time(told['unknown_since'])}.")
+    if not told["is_settled"] and told["lookups"]["done"]:
+        text.append(_looked_up(told["lookups"]))
     if told["doubt"]:
         text.append(
             "\nAn attempt had been in doubt; this ended the doubt."
@@ -100,6 +109,30 @@ def _known(told: Told) -> Text:
             else "\nIn doubt: at least one attempt may have had its effect without a definite answer."
         )
     return text
+
+
+def _looked_up(lookups: Told) -> str:
+    times = "once" if lookups["done"] == 1 else f"{lookups['done']} times"
+    misses = f"; {lookups['misses']} in a row showed nothing of it" if lookups["misses"] else ""
+    return f"\nLooked up {times}, last {_time(lookups['last'])}{misses}."
+
+
+def _related(related: Iterable[Told]) -> Table:
+    table = Table(
+        box=None, padding=(0, 2, 0, 0), title="Also on it", title_justify="left", title_style="bold"
+    )
+    for name in ("since", "operation", "what", "known"):
+        table.add_column(name, no_wrap=name == "operation", overflow="fold")
+    for one in related:
+        knowledge = str(one["knowledge"])
+        known = f"{knowledge}, {one['status']}" if one["status"] else knowledge
+        table.add_row(
+            Text(_time(one["created"])[:19]),
+            Text(str(one["id"])),
+            Text(f"{one['route']}, key {one['key']}"),
+            Text(known, style=_COLOURS.get(knowledge, "")),
+        )
+    return table
 
 
 def _timeline(told: Told) -> Table:

@@ -39,7 +39,7 @@ OPERATION = {
 def story() -> dict[str, object]:
     """What the admin listener tells of one operation."""
     told = operation_json(operation("N1"), now_ms=START_MS, platform=PAYHUB)
-    return {**told, "made_by": {}, "resolvable_as": ["succeeded", "absent"]}
+    return {**told, "made_by": {}, "related": [], "resolvable_as": ["succeeded", "absent"]}
 
 
 Capture = pytest.CaptureFixture[str]

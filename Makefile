@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo observe dashboards test check lint types fast fidelity fuzz chaos core-coverage clean
+.PHONY: help setup system demo observe dashboards test check lint types fast fidelity pressure fuzz chaos core-coverage clean
 
 help: ## list the chores
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ fast: setup ## the tests that take no long processes
 
 fidelity: setup ## print the fidelity matrix: what is sent and what arrives, byte for byte
 	@$(BIN)/python -m tests.wire.fidelity
+
+pressure: setup ## figures under pressure: idle connections, gigabytes, slow senders, nothing left; 90 s
+	@$(BIN)/python -m tests.wire.pressure
 
 fuzz: setup ## fuzz both parsers and what is around them, FUZZ_SECONDS=600
 	@$(BIN)/python -m tests.wire.fuzzing $(or $(FUZZ_SECONDS),600)

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo observe dashboards test check lint types fast fidelity pressure fuzz chaos core-coverage clean
+.PHONY: help setup system demo observe dashboards test check lint types fast fidelity pressure fuzz chaos core-coverage backlog clean
 
 help: ## list the chores
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ fuzz: setup ## fuzz both parsers and what is around them, FUZZ_SECONDS=600
 chaos: setup ## real processes killed, frozen, cut off: CHAOS_SECONDS=300 SEED=1 STORE=redis ARGS=--careless
 	$(BIN)/python -m tests.chaos --seconds $(or $(CHAOS_SECONDS),300) --seed $(or $(SEED),1) \
 		--store $(or $(STORE),sqlite) $(ARGS)
+
+backlog: setup ## ten thousand unknown results, two sidecars: rate, gaps, memory; STORE=sqlite|redis
+	@$(BIN)/python -m tests.resolve.backlog 10000 $(or $(STORE),sqlite)
 
 core-coverage: setup ## branch coverage of core, from core's own tests; fails under 100 %
 	$(BIN)/coverage run -m pytest tests/core -p no:xdist

@@ -88,9 +88,12 @@ class AdmitUnrecorded:
         claimed = ReserveOperation(self.claim, Owner(""), 0).claimed(
             found, now, identity=identity, key=self.key, seq=None, subject=subject
         )
+        # A run under way keeps its fence: like any evidence this ends its retries, and takes no lease from it.
+        runs = found is not None and found.state is State.IN_FLIGHT
+        fence = found.fence if found is not None and runs else claimed.fence
         attempt = Attempt(
             n=claimed.attempt_count,
-            fence=claimed.fence,
+            fence=fence,
             begun_ms=self.sent_ms,
             ended_ms=self.sent_ms,
             request_id=self.claim.request_id,
@@ -103,6 +106,7 @@ class AdmitUnrecorded:
         return replace(
             claimed,
             state=state,
+            fence=fence,
             prior=None,
             owner=None,
             lease_until_ms=0,

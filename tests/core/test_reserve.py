@@ -537,8 +537,9 @@ def test_admit_doubt_reaches_a_run_that_is_under_way() -> None:
 
 def test_admit_definite_answer_settles_a_run_that_is_under_way() -> None:
     book = Book()
-    led(book, create())
-    assert admit(book, create(), Outcome.EXECUTED, shown=seen(source="answer")).state is State.EXECUTED
+    running = led(book, create())
+    admitted = admit(book, create(), Outcome.EXECUTED, shown=seen(source="answer"))
+    assert (admitted.state, admitted.fence) == (State.EXECUTED, running.fence)
 
 
 def test_admit_released_key_moves_to_the_order_that_was_sent() -> None:

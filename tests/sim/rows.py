@@ -130,7 +130,7 @@ class Rows:
         alive = before.lease_epoch == boot and before.lease_until_ms > boot_ms
         if before.state is State.IN_FLIGHT and alive and after.owner not in (before.owner, None):
             return f"{verb}: a living lease changed its owner"
-        if before.state is State.IN_FLIGHT and alive and after.fence != before.fence and verb != "admit":
+        if before.state is State.IN_FLIGHT and alive and after.fence != before.fence:
             return f"{verb}: a living lease lost its fence"
         if verb != "withdraw" and after.attempt_count < before.attempt_count:
             return f"{verb}: attempts were forgotten"

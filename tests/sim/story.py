@@ -183,9 +183,16 @@ def play(seed: int, *, told: list[str] | None = None, without: frozenset[str] = 
     Raises: Violation, or whatever the core itself raised.
     """
     chance = Chance(seed)
-    world = World(seed, Swarm(chance, without), chance, told)
+    swarm = Swarm(chance, without)
+    world = World(seed, swarm, chance, told)
     world.is_slow = chance.hits(300)
-    story = Story.of(world, setting_of(chance), sidecars=chance.between(1, 3))
+    setting = setting_of(chance)
+    if setting.forwards and chance.hits(
+        500
+    ):  # refusals beside doubts, which is where forwarding is hard (D3)
+        swarm.stress("wire", "turned_away", 150)
+        swarm.stress("wire", "reset_after", 150)
+    story = Story.of(world, setting, sidecars=chance.between(1, 3))
     story.trouble(shoppers=chance.between(1, 5))
     story.calm()
     if chance.hits(150) and world.wall_error_ms < HOUR_MS:  # P9's margin holds for clocks right to an hour

@@ -104,6 +104,7 @@ class Swarm:
 
     def __init__(self, chance: Chance, without: frozenset[str] = frozenset()) -> None:
         self._chance = chance
+        self._without = without
         self._tables: dict[str, tuple[tuple[int, str], ...]] = {}
         heaviness = chance.pick((15, 40, 90))
         for point, names in POINTS.items():
@@ -128,6 +129,13 @@ class Swarm:
             if drawn < bound:
                 return name
         return ""
+
+    def stress(self, point: str, name: str, weight: int) -> None:
+        """One more share for one fault, unless it was left out."""
+        if f"{point}:{name}" not in self._without:
+            table = self._tables[point]
+            bound = (table[-1][0] if table else 0) + weight
+            self._tables[point] = (*table, (bound, name))
 
     @property
     def names(self) -> list[str]:

@@ -179,7 +179,8 @@ class Driver:
     # --- the store ------------------------------------------------------------------------------------------
 
     async def _reserve(self, run: Run) -> Event:
-        verb = ReserveOperation(run.claim, run.owner, self.settings.lease_ms)
+        run.arrived = run.arrived or self.store.now()
+        verb = ReserveOperation(run.claim, run.owner, self.settings.lease_ms, run.arrived)
         if self.owed.is_full:
             return StoreFailed("too many writes wait for the store", lease_held=False)
         before_ms = self.clock.monotonic_ms()

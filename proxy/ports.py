@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from proxy.core.http import Headers, RequestHead, Response, WireRequest, WireResult
-from proxy.core.model import Operation, OperationId
+from proxy.core.model import Now, Operation, OperationId
 from proxy.core.tables import Verb
 
 Answer = TypeVar("Answer")
@@ -301,6 +301,10 @@ class Store(Protocol):
         ...
 
     async def ping(self) -> None: ...
+
+    def now(self) -> Now:
+        """The store's clocks as they are known here: never ahead of those that its verbs go by (D2)."""
+        ...
 
     def warnings(self) -> tuple[str, ...]:
         """What is unsafe about the store just now: its settings, a log that grows, data that it lost (D5, D6)."""

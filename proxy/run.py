@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from proxy.core.guard import Guard
 from proxy.core.http import Headers, WireRequest, without
 from proxy.core.messages import Claim
-from proxy.core.model import Key, Owner, State
+from proxy.core.model import Key, Now, Owner, State
 
 
 @dataclass(slots=True)
@@ -25,6 +25,7 @@ class Run:
     owner: Owner
     request_id: str
     task: asyncio.Task[object] | None
+    arrived: Now | None = None  # by the store's clocks; None until it is first asked
     lease_until_ms: int = 0
     renewed_ms: int = 0
     away_us: int = 0

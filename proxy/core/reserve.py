@@ -17,6 +17,7 @@ from proxy.core.messages import (
     KeyExpired,
     Recorded,
     Reserved,
+    RunEnded,
     Running,
     SeqKey,
     Withdrawn,
@@ -27,12 +28,14 @@ from proxy.core.model import (
     Fence,
     Guard,
     Key,
+    Knowledge,
     Now,
     Operation,
     OperationId,
     Owner,
     Scope,
     State,
+    StoredAnswer,
     Subject,
     replace,
 )
@@ -52,7 +55,7 @@ from proxy.core.tables import (
 SEQ_MAX = 10_000  # submissions on one subject; payhub allows 3
 KEY_EXPIRY_MARGIN_MS = 3_600_000  # P9: retention less one hour
 
-ReserveAnswer = Reserved | Running | Recorded | Conflicting | Blocked | KeyExpired
+ReserveAnswer = Reserved | Running | Recorded | RunEnded | Conflicting | Blocked | KeyExpired
 
 
 def find(tables: Tables, claim: Claim) -> tuple[int | None, Key, OperationId, Operation | None]:
@@ -77,11 +80,15 @@ def find(tables: Tables, claim: Claim) -> tuple[int | None, Key, OperationId, Op
 
 
 class ReserveOperation(Struct, frozen=True):
-    """Claim an operation and record its next attempt, or say why not (P2, P4, P5, P9, U1, K3)."""
+    """Claim an operation and record its next attempt, or say why not (P2, P4, P5, P9, U1, K3).
+
+    Args: arrived: when the call came, by the store's clocks; None counts as after every run.
+    """
 
     claim: Claim
     owner: Owner
     lease_ms: int
+    arrived: Now | None = None
     name: str = "reserve"
 
     @property
@@ -128,8 +135,26 @@ class ReserveOperation(Struct, frozen=True):
         if found.state in (State.EXECUTED, State.PENDING) or found.knowledge == "pending":
             counted = seq is not None or found.seq is not None
             due = counted and is_failure(route, found) and not found.failure_delivered
+            answer = found.answer
+            if answer is not None and not due and self._came_during_the_run(found, answer):
+                return RunEnded(found, answer)
             return Recorded(found, failure_is_due=due)
         return None
+
+    def _came_during_the_run(self, found: Operation, answer: StoredAnswer) -> bool:
+        """Whether the call was here before the leader's run ended, and only its claim came late (P4).
+
+        A far or busy store makes that likely. Such a call is a follower, not a later repeat: forwarded, it would
+        be a second hit for concurrent calls.
+        """
+        return (
+            self.arrived is not None
+            and found.settled_by == "answer"  # of a run's own end, which gave its lease back at that instant
+            and self.arrived.epoch == found.lease_epoch
+            and self.arrived.lease_ms < found.lease_until_ms
+            and answer.body is not None
+            and answer.knowledge in (Knowledge.EXECUTED, Knowledge.PENDING)
+        )
 
     def _blocked(
         self, tables: Tables, now: Now, subject: Subject | None, identity: OperationId

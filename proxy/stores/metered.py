@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from proxy.core.model import Operation, OperationId
+from proxy.core.model import Now, Operation, OperationId
 from proxy.core.tables import Verb
 from proxy.ports import Clock, Holdings, Page, Query, Store, StoreReport, StoreUnavailable
 
@@ -51,6 +51,9 @@ class MeteredStore:
 
     async def ping(self) -> None:
         await self._timed("ping", self._store.ping())
+
+    def now(self) -> Now:
+        return self._store.now()
 
     def warnings(self) -> tuple[str, ...]:
         return self._store.warnings()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.core import states
 from proxy.core.keys import handle as handle_by_id
@@ -24,7 +25,6 @@ from proxy.core.model import (
     Seen,
     State,
     Subject,
-    replace,
 )
 from proxy.core.states import Move
 from proxy.core.tables import Tables, listed, scheduled, seen_now, told

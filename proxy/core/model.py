@@ -21,7 +21,10 @@ Value = TypeVar("Value")
 
 
 def replace(value: Value, **changes: object) -> Value:
-    """A copy of a frozen value with some members changed; for the ledger's values a tenth of the usual price."""
+    """A copy of a frozen value with some members changed; for the ledger's values a tenth of the usual price.
+
+    The verbs copy nothing but those, and call `msgspec.structs.replace` itself.
+    """
     if isinstance(value, Struct):
         return structs.replace(value, **changes)
     return dataclasses.replace(value, **changes)  # type: ignore[type-var]  # what is no Struct is a dataclass

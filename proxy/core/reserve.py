@@ -6,6 +6,7 @@ The lock is the lease on the record (owner, fence, until): lock and ledger can't
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.core import states
 from proxy.core.fingerprint import differing
@@ -37,7 +38,6 @@ from proxy.core.model import (
     State,
     StoredAnswer,
     Subject,
-    replace,
 )
 from proxy.core.states import Move
 from proxy.core.tables import (

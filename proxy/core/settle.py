@@ -7,6 +7,7 @@ evidence ends it. A definite answer of the platform is true whoever brings it; a
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.core import states
 from proxy.core.evidence import absorbed, disagreement, link, older_than, remember
@@ -31,7 +32,6 @@ from proxy.core.model import (
     Seen,
     State,
     StoredAnswer,
-    replace,
 )
 from proxy.core.states import Move
 from proxy.core.tables import ATTEMPTS_KEPT, Tables, anew, scheduled, told

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from proxy.core import states
 from proxy.core.model import (
     UNRESOLVED,
@@ -26,7 +28,6 @@ from proxy.core.model import (
     Scope,
     State,
     Subject,
-    replace,
 )
 from proxy.core.rules import Route
 from proxy.core.states import Move

@@ -199,10 +199,9 @@ class FileRows:
             else:
                 self._operations.pop(identity, None)
         for name, subject in self.pending.subjects.items():
+            self._subjects.pop(name, None)  # so that the row in use comes last, and those in front go first
             if subject is not None:
                 self._subjects[name] = subject
-            else:
-                self._subjects.pop(name, None)
         while len(self._operations) > ROWS_CACHED:
             del self._operations[next(iter(self._operations))]
         while len(self._subjects) > ROWS_CACHED:

@@ -180,6 +180,13 @@ def success_that_was_told_has_its_effect(index: Index) -> Iterator[Violation]:
             yield Violation("'succeeded' is true", call.order, f"call {call.n} ({call.caller}): no effect")
 
 
+def success_shows_the_platforms_object(index: Index) -> Iterator[Violation]:
+    """R8 c: a 2xx without the object would be read as success, and nobody knows of what."""
+    for call in index.logs.calls:
+        if 200 <= call.status < 300 and call.object_id is None:
+            yield Violation("2xx shows the object", call.order, f"call {call.n}: {call.status} without one")
+
+
 def what_was_sent_was_recorded_first(index: Index) -> Iterator[Violation]:
     """R1: nothing is sent before its claim is durable, so each key that the bank saw is in the store."""
     if not index.logs.bank.is_complete:
@@ -330,6 +337,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     nobody_is_told_not_done_about_an_effect,
     nobody_is_told_failed_about_a_charge,
     success_that_was_told_has_its_effect,
+    success_shows_the_platforms_object,
     what_was_sent_was_recorded_first,
     what_was_told_is_remembered,
     store_agrees_with_the_bank,

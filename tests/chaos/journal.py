@@ -107,7 +107,10 @@ def _object(told: Told | None) -> dict[str, Any]:
     """The platform's object in a success; empty where there is none."""
     if told is None or not 200 <= told.status < 300 or not told.body:
         return {}
-    body = told.json
+    try:
+        body = told.json
+    except ValueError:
+        return {}  # a page of something in between, which no caller should have been given as a success
     return body if isinstance(body, dict) else {}
 
 

@@ -18,8 +18,9 @@ import yaml
 from tests.e2e.processes import Process
 
 STARTS_MAX: Final = 60
-START_S: Final = 15.0
+START_S: Final = 25.0
 START_PAUSE_S: Final = 0.5
+FIRST_START_S: Final = 90.0  # nothing is broken yet, but the machine may be busy
 DRAIN_S: Final = 12.0
 """`drain_timeout` of the run's configuration, the graces around it, and a busy machine."""
 
@@ -73,7 +74,7 @@ class Sidecar:
     async def open(self) -> None:
         """Start it for the first time."""
         self._life = asyncio.create_task(self._live(), name=self.name)
-        await asyncio.wait_for(self._up.wait(), STARTS_MAX * START_PAUSE_S)
+        await asyncio.wait_for(self._up.wait(), FIRST_START_S)
 
     async def close(self) -> None:
         """End it for good, as a deployment would."""

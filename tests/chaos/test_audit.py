@@ -105,6 +105,7 @@ DOCTORED = {
         with_calls(call(), call(2, path="/v1/refunds", submission="refund R-9", key="K", told_key="K")),
         "'succeeded' is true",
     ),
+    "success of a page": (with_calls(refused(status=200)), "2xx shows the object"),
     "sent unrecorded": (replace(HONEST, store=[]), "recorded before sent"),
     "bank's log cut": (with_bank(CHARGE, is_complete=False), "complete logs"),
     "operation lost": (

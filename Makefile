@@ -65,6 +65,12 @@ chaos: setup ## real processes killed, frozen, cut off: CHAOS_SECONDS=300 SEED=1
 backlog: setup ## ten thousand unknown results, two sidecars: rate, gaps, memory; STORE=sqlite|redis
 	@$(BIN)/python -m tests.resolve.backlog 10000 $(or $(STORE),sqlite)
 
+soak: setup ## play the simulated world for SOAK_MINUTES=15, from SEED=0; a failure prints its replay
+	@$(BIN)/python -m tests.sim --minutes $(or $(SOAK_MINUTES),15) --seed $(or $(SEED),0)
+
+mutants: setup ## break core and store on purpose: how many seeds each breakage takes to be caught
+	@$(BIN)/python -m tests.sim --mutants
+
 core-coverage: setup ## branch coverage of core, from core's own tests; fails under 100 %
 	$(BIN)/coverage run -m pytest tests/core -p no:xdist
 	$(BIN)/coverage report --fail-under=100 --show-missing --skip-covered

@@ -131,7 +131,8 @@ class Bank:
         self.resources[made.id] = made
         if numbered:
             self.by_number.setdefault((request.kind, request.thing), []).append(made)
-        self._show(made)
+        else:
+            self._show(made)
         return made
 
     def _charge(self, resource: Resource, request: Request, key: str, begun: int) -> str:
@@ -149,7 +150,10 @@ class Bank:
         self.effects.append(effect)
         result = chance.pick(("succeeded", "succeeded", "failed", "processing"))
         effect.result = result if result in FINAL else ""
-        self._becomes(resource, result, told=False)
+        resource.status = "processing"
+        self._show(resource)
+        if effect.result:
+            self._becomes(resource, result, told=False)
         self.world.note(f"BANK effect {request.kind} {request.thing} key={key} -> {result}")
         self.effect(effect)
         self.changed(resource)

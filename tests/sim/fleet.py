@@ -126,7 +126,7 @@ class Fleet:
         chance = self.world.chance
         if fault == "dropped":
             return
-        delay_ms = self.world.spell_ms(20, 400_000) if fault == "late" else chance.between(20, 3_000)
+        delay_ms = self.world.spell_ms(20, 1_000_000) if fault == "late" else chance.between(20, 3_000)
         self.world.after(delay_ms, lambda: self._event(resource, body))
         if fault == "twice":
             self.world.after(delay_ms + chance.between(1, 200_000), lambda: self._event(resource, body))

@@ -110,7 +110,7 @@ class Rows:
         self.taken.update(walk)
         if before and after and not walk and before.version != after.version:
             self.taken[source, M.EVIDENCE, target] += 1
-        if before and after and not walk and before.absent_at_attempt != after.absent_at_attempt:
+        if before and after and not walk and verb.name == "end_lookup" and _newly_absent(before, after):
             self.taken[source, M.MISSES, State.ABSENT] += 1  # absent, and at once under review again
         if any(move is M.LAPSE for _, move, _ in walk) and after is not None and not after.doubt:
             return f"{verb.name}: a dead leader's attempt left no doubt"
@@ -154,6 +154,10 @@ class Rows:
         ):
             return f"{verb}: version {before.version} was replaced by {after.version}"
         return ""
+
+
+def _newly_absent(before: Operation, after: Operation) -> bool:
+    return after.absent_at_attempt is not None and before.absent_at_attempt != after.absent_at_attempt
 
 
 def _was_absent(operation: Operation) -> bool:

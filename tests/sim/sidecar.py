@@ -156,7 +156,7 @@ class Sidecar:
             self.crash()
         elif fault == "pause":
             run.is_paused = True
-            pause_ms = self.world.chance.between(1, 3 * LEASE_MS)
+            pause_ms = self.world.spell_ms(1, 3 * LEASE_MS)
             self.world.after(pause_ms, lambda: self._resumed(run, step.command))
         else:
             self._do(run, step.command)

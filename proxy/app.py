@@ -251,6 +251,7 @@ class App:
         for generation in self.generations:
             await generation.upstream.close()
         await self.store.close()
+        await self.observer.end_traces()
         self.observer.close()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -262,7 +263,7 @@ class Calls:
         if isinstance(result, MaybeSent) and not is_read:
             told = problem.result_unknown(key=None, operation=None, retry_after_ms=2_000)
         else:
-            why = result.reason.value if isinstance(result, NotSent | MaybeSent) else "no answer"
+            why = _why(result) if isinstance(result, NotSent | MaybeSent) else "no answer"
             told = problem.upstream_unavailable(key=None, operation=None, retry_after_ms=1_000, why=why)
         reply = Reply(render(told, self.platform.error_shape), Marks())
         await exchange.reply(self._marked(reply, b"", request_id))
@@ -301,6 +302,7 @@ class Calls:
     ) -> None:
         duration_us = self.clock.monotonic_us() - started_us
         marks = reply.marks
+        traceparent = _traceparent(exchange.head.headers)
         self.tell(
             CallEnded(
                 route=route,
@@ -310,7 +312,8 @@ class Calls:
                 duration_us=duration_us,
                 overhead_us=max(0, duration_us - away_us),
                 request_id=request_id.decode("latin-1"),
-                trace_id=_trace_id(exchange.head.headers),
+                trace_id=traceparent[3:35],
+                traceparent=traceparent,
                 operation=marks.operation,
                 key=marks.key,
                 attempts=marks.attempts or 0,
@@ -320,11 +323,17 @@ class Calls:
         )
 
 
-def _trace_id(headers: Headers) -> str:
-    """The trace that the caller's `traceparent` names (W3C Trace Context), empty without one."""
+def _why(result: NotSent | MaybeSent) -> str:
+    return f"{result.reason.value} ({result.detail})" if result.detail else result.reason.value
+
+
+def _traceparent(headers: Headers) -> str:
+    """The caller's `traceparent` (W3C Trace Context), empty without a well-formed one."""
     value = first(headers, b"traceparent")
-    parts = value.split(b"-") if value else []
-    return parts[1].decode("latin-1") if len(parts) >= 4 and len(parts[1]) == 32 else ""
+    return value.decode("ascii") if value is not None and _TRACEPARENT.fullmatch(value) else ""
+
+
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]{0,64})?")
 
 
 class Passage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.util import find_spec
 
 from proxy.config.model import Config
 from proxy.config.platform import compile_platform, lag_ms
@@ -40,6 +41,7 @@ def compile_settings(
     platform = compile_platform(config, preset, problems)
     _check_store(config, problems)
     _check_addresses(config, problems)
+    _check_traces(config, problems)
     if config.wait_timeout < 2 * config.store.lease:
         problems.add(
             "wait_timeout",
@@ -48,6 +50,11 @@ def compile_settings(
     if sorted(set(config.lookups.schedule)) != config.lookups.schedule:
         problems.add("lookups.schedule", "expected durations that grow from one to the next")
     return _settings(config, preset, platform, file=file, version=version), problems.found
+
+
+def _check_traces(config: Config, problems: Problems) -> None:
+    if config.traces.endpoint is not None and find_spec("opentelemetry") is None:
+        problems.add("traces.endpoint", "expected null, or an installation with pip install 'safepost[otel]'")
 
 
 def _check_store(config: Config, problems: Problems) -> None:
@@ -159,6 +166,8 @@ def _settings(config: Config, preset: Preset, platform: Platform, *, file: str, 
             connections=config.limits.connections,
         ),
         drain_timeout_ms=config.drain_timeout,
+        traces_endpoint=config.traces.endpoint,
+        traces_service=config.traces.service,
         log_level=config.log.level,
         log_format=config.log.format,
     )

@@ -26,6 +26,7 @@ from proxy.config.sections import (
     SecretOrNone,
     Section,
     Store,
+    Traces,
     Upstream,
     as_list,
     setting,
@@ -220,4 +221,5 @@ class Config(Section):
     drain_timeout: DurationValue = setting(
         default="25s", description="How long attempts in flight may finish on SIGTERM."
     )
+    traces: Traces = setting(default_factory=Traces, description="OpenTelemetry spans; off by default.")
     log: Log = setting(default_factory=Log, description="To standard output.")

@@ -234,7 +234,9 @@ class LookupSchedule(Section):
     misses: Annotated[int, Whole(low=1, high=100)] = setting(
         default=3, description="Empty answers in a row before absence is believed."
     )
-    rate: Annotated[Rate, RateKind()] = setting(default="5/s", description="For all lookups of a sidecar together.")
+    rate: Annotated[Rate, RateKind()] = setting(
+        default="5/s", description="For all lookups of a sidecar together."
+    )
 
 
 class Limits(Section):
@@ -249,6 +251,16 @@ class Limits(Section):
     )
     connections: Annotated[int, Whole(low=1, high=1_000_000)] = setting(
         default=10_000, description="From callers, at once."
+    )
+
+
+class Traces(Section):
+    endpoint: Annotated[str | None, Text(what="a URL", pattern="https?://[!-~]+", nullable=True)] = setting(
+        default=None,
+        description="Where OpenTelemetry spans go (OTLP over HTTP); null: none. Needs safepost[otel].",
+    )
+    service: Annotated[str, Text(what="a name", pattern=r"[ -~]{1,100}")] = setting(
+        default="safepost", description="The service's name in each span."
     )
 
 

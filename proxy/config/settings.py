@@ -136,6 +136,8 @@ class Settings:
     lookups: LookupSettings
     limits: LimitSettings
     drain_timeout_ms: int
+    traces_endpoint: str | None
+    traces_service: str
     log_level: LogLevel
     log_format: LogFormat
 

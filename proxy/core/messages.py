@@ -323,7 +323,7 @@ Command = Reserve | Send | Repeat | Sleep | RecordAttempt | Settle | Update | Wi
 
 
 class AttemptFinished(Struct, frozen=True):
-    """An attempt ended. `reason` is the wire's word for it, or the platform's error code."""
+    """An attempt ended. `reason` is the wire's word for it, or the platform's error code; `cause` its account."""
 
     operation: OperationId | None
     route: str
@@ -332,6 +332,7 @@ class AttemptFinished(Struct, frozen=True):
     outcome: Outcome
     reason: str
     status: int | None
+    cause: str = ""
 
 
 class RetryPlanned(Struct, frozen=True):
@@ -425,6 +426,7 @@ class CallEnded(Struct, frozen=True, kw_only=True):
     overhead_us: int
     request_id: str
     trace_id: str = ""
+    traceparent: str = ""  # as the caller sent it (W3C Trace Context), empty without a valid one
     operation: OperationId | None = None
     key: Key | None = None
     attempts: int = 0

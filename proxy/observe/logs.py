@@ -72,6 +72,7 @@ class AttemptLine(Line, kw_only=True, omit_defaults=True):
     attempt: int = 0
     outcome: str = ""
     reason: str = ""
+    cause: str = ""
     duration_ms: float | None = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from pathlib import Path
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 from proxy.config.sections import LogFormat, LogLevel
 from proxy.config.settings import Settings
@@ -42,6 +42,9 @@ from proxy.observe.told import of_run, trace_of
 from proxy.observe.version import VERSION
 from proxy.ports import Clock, Holdings, StoreReport
 from proxy.run import Run
+
+if TYPE_CHECKING:
+    from proxy.observe.tracing import Tracer
 
 STDOUT = 1
 _LEVELS = {
@@ -91,6 +94,7 @@ class Observer:
         self._money = MoneyTold(self.counts, self.log, self._news, clock)
         self._gauges = Gauges(settings.platform, clock)
         self._last_status: tuple[str | None, int | None] = (None, None)
+        self._tracer = _tracer(settings)
         self._build(settings)
 
     def _build(self, settings: Settings) -> None:
@@ -154,6 +158,8 @@ class Observer:
                 assert_never(fact)
 
     def _call_ended(self, fact: CallEnded) -> None:
+        if self._tracer is not None:
+            self._tracer.call(fact, wall_ms=self._clock.wall_ms())
         knowledge = fact.knowledge.value if fact.knowledge else ""
         bucket = self.counts.request(
             route=fact.route,
@@ -192,6 +198,9 @@ class Observer:
         duration_us = run.attempt_us if run is not None and began else None
         self.counts.attempt(route=fact.route, outcome=fact.outcome.value, duration_us=duration_us)
         self.counts.ended(route=fact.route, reason=fact.reason, status=fact.status)
+        if self._tracer is not None and run is not None and duration_us is not None:
+            wall_ms = self._clock.wall_ms()
+            self._tracer.attempt(fact, request_id=run.request_id, duration_us=duration_us, wall_ms=wall_ms)
         level = Level.WARNING if fact.outcome in _LOUD else Level.INFO
         if level < self.log.level:
             return
@@ -203,6 +212,7 @@ class Observer:
             attempt=fact.n,
             outcome=fact.outcome.value,
             reason=fact.reason,
+            cause=cut(fact.cause),
             duration_ms=None if duration_us is None else duration_us / 1000,
         )
         if run is not None:
@@ -345,7 +355,25 @@ class Observer:
         snapshot = Snapshot(self.counts.series(others), self.counts.traces)
         return await asyncio.to_thread(page, snapshot, accept)
 
+    async def end_traces(self) -> None:
+        """Export what is left, beside the loop: the collector may be slow, or gone."""
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
+
     def close(self) -> None:
         """End the streams and write the last lines."""
         self._news.close()
         self._writer.close()
+
+
+def _tracer(settings: Settings) -> Tracer | None:
+    """Spans only where they are asked for: the library is an extra, and takes a while to import."""
+    if settings.traces_endpoint is None:
+        return None
+    from proxy.observe.tracing import Tracer  # noqa: PLC0415 -- an extra
+
+    return Tracer(
+        endpoint=settings.traces_endpoint,
+        service=settings.traces_service,
+        server=settings.upstream.url.host,
+    )

@@ -118,6 +118,7 @@ class Idle:
     budget = None
     breaker = None
     backlog = 0
+    backlog_ends_in_ms = 0
 
 
 async def test_announcements_of_every_worker_reach_the_one_with_the_console(

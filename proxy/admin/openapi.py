@@ -11,6 +11,7 @@ from proxy.core.model import EntryKind, Knowledge, Outcome, State
 Schema = dict[str, object]
 
 TEXT: Schema = {"type": "string"}
+VALUE: Schema = {"type": "string", "minLength": 1}
 FLAG: Schema = {"type": "boolean"}
 NUMBER: Schema = {"type": "integer"}
 TIME: Schema = {"type": "string", "format": "date-time"}
@@ -234,16 +235,16 @@ def _query(name: str, what: str, schema: Schema) -> Schema:
 _ID: Schema = {"name": "id", "in": "path", "required": True, "schema": TEXT}
 _FILTERS = [
     _query("knowledge", "What is known of its effect.", _one_of(Knowledge)),
-    _query("subject", "The business thing, such as order:ORDER-1.", TEXT),
-    _query("key", "The idempotency key.", TEXT),
-    _query("route", "A route's name.", TEXT),
-    _query("since", "Created at or after: RFC 3339 with a zone, or milliseconds since 1970.", TEXT),
-    _query("until", "Created before.", TEXT),
+    _query("subject", "The business thing, such as order:ORDER-1.", VALUE),
+    _query("key", "The idempotency key.", VALUE),
+    _query("route", "A route's name.", VALUE),
+    _query("since", "Created at or after: RFC 3339 with a zone, or milliseconds since 1970.", VALUE),
+    _query("until", "Created before.", VALUE),
     _query("order", "By creation.", {"type": "string", "enum": ["newest", "oldest"], "default": "newest"}),
     _query(
         "limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 50}
     ),
-    _query("cursor", "From the page before.", TEXT),
+    _query("cursor", "From the page before.", VALUE),
 ]
 _WAIT = _query("wait", f"Answer when it settles, at most after {WAIT_MS_MAX // 1000}s: 500ms, 30s, 1m.", TEXT)
 

@@ -45,25 +45,27 @@ def query_of(request: web.Request, *, routes: Collection[str]) -> Query:
     for name in _FILTERS:
         if len(given.getall(name, [])) > 1:
             raise wrong(name, "one value", f"{len(given.getall(name))} values")
+        if given.get(name) == "":  # a script whose variable was empty must not take all for some
+            raise wrong(name, "a value, or no such parameter", "")
     knowledge = _one_of(given, "knowledge", [word.value for word in Knowledge])
     route = _one_of(given, "route", routes)
     order = _one_of(given, "order", ("newest", "oldest"))
     return Query(
         knowledge=knowledge,
-        subject=given.get("subject") or None,
-        key=given.get("key") or None,
+        subject=given.get("subject"),
+        key=given.get("key"),
         route=route,
         since_ms=_instant(given, "since"),
         until_ms=_instant(given, "until"),
         oldest_first=order == "oldest",
         limit=_limit(given),
-        cursor=given.get("cursor") or None,
+        cursor=given.get("cursor"),
     )
 
 
 def _one_of(given: Mapping[str, str], name: str, words: Collection[str]) -> str | None:
     value = given.get(name)
-    if not value:
+    if value is None:
         return None
     if value not in words:
         raise wrong(name, f"one of {', '.join(words)}", value)
@@ -82,7 +84,7 @@ def _limit(given: Mapping[str, str]) -> int:
 def _instant(given: Mapping[str, str], name: str) -> int | None:
     """`2026-11-29T20:00:00Z`, or milliseconds since the Unix epoch."""
     value = given.get(name)
-    if not value:
+    if value is None:
         return None
     if value.isascii() and value.isdecimal() and len(value) <= 14:
         return int(value)

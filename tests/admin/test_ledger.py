@@ -59,6 +59,8 @@ async def test_list_filters(stage: Stage, query: str, count: int) -> None:
         ("cursor=x", "cursor", "one that an earlier page gave"),
         ("cursor=%00", "cursor", "one that an earlier page gave"),
         ("knowledge=maybe", "knowledge", "executed, pending, not_executed, unknown"),
+        ("knowledge=", "knowledge", "a value, or no such parameter"),
+        ("key=", "key", "a value, or no such parameter"),
         ("route=nope", "route", "create_payment"),
         ("order=up", "order", "newest, oldest"),
         ("since=yesterday", "since", "2026-11-29T20:00:00Z"),

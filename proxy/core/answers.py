@@ -168,7 +168,7 @@ class Voice(Struct, frozen=True, kw_only=True):
         wait_ms = retry_after_ms or verdict.retry_after_ms or RETRY_AFTER_MS
         return self._render(
             problem.upstream_unavailable(
-                why=verdict.detail, retry_after_ms=wait_ms, key=operation.key, operation=operation.id
+                why=_why(verdict), retry_after_ms=wait_ms, key=operation.key, operation=operation.id
             )
         )
 
@@ -224,7 +224,7 @@ class Voice(Struct, frozen=True, kw_only=True):
         if operation is not None and operation.knowledge is not Knowledge.NOT_EXECUTED:
             return self._problem(self._unknown(operation, None, wait_ms), operation)
         told = problem.upstream_unavailable(
-            why=verdict.detail if verdict else "nothing was sent",
+            why=_why(verdict) if verdict else "nothing was sent",
             retry_after_ms=wait_ms,
             key=operation.key if operation else self.given_key(),
             operation=operation.id if operation else None,
@@ -290,6 +290,10 @@ _KNOWN = {Outcome.EXECUTED: Knowledge.EXECUTED, Outcome.PENDING: Knowledge.PENDI
 def _is_counted(route: Route) -> bool:
     """Whether the route's keys count submissions on a subject (K3)."""
     return route.key.template is not None and "{seq}" in route.key.template
+
+
+def _why(verdict: Verdict) -> str:
+    return f"{verdict.detail} ({verdict.cause})" if verdict.cause else verdict.detail
 
 
 def _knowledge(state: State | None, verdict: Verdict) -> Knowledge:

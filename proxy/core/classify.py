@@ -46,13 +46,15 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     `retry`: another attempt may be made (R4). `passes`: in doubt, but the caller may get this answer as it
     is (R8 b). `code`: the platform's error code. `detail`: one of few words for what ended it, for logs and
-    metrics. `seen`: the platform's object of an executed or pending answer. `related_id`: what resource an
-    error names. `means`: the object status that an executed answer without an object stands for.
+    metrics; `cause`: the wire's own account of it, for people. `seen`: the platform's object of an executed or
+    pending answer. `related_id`: what resource an error names. `means`: the object status that an executed
+    answer without an object stands for.
     """
 
     outcome: Outcome
     retry: bool
     detail: str
+    cause: str = ""
     passes: bool = False
     code: str | None = None
     seen: Seen | None = None
@@ -98,10 +100,11 @@ class Classifier:
                 outcome=Outcome.NOT_SENT,
                 retry=result.reason not in (NotSentReason.CERTIFICATE, NotSentReason.BREAKER_OPEN),
                 detail=result.reason,
+                cause=result.detail,
                 retry_after_ms=result.retry_after_ms,
             )
         if isinstance(result, MaybeSent):
-            return Verdict(outcome=Outcome.IN_DOUBT, retry=True, detail=result.reason)
+            return Verdict(outcome=Outcome.IN_DOUBT, retry=True, detail=result.reason, cause=result.detail)
         return self._answered(result, after_doubt=after_doubt, received_wall_ms=received_wall_ms)
 
     def _answered(self, result: Answered, *, after_doubt: bool, received_wall_ms: int) -> Verdict:

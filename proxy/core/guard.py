@@ -288,6 +288,7 @@ class Guard:
             verdict.outcome,
             verdict.code or verdict.detail,
             status,
+            verdict.cause,
         )
         step = self._decide(event, verdict, note, now_ms)
         return Step(step.command, (fact, *step.facts))
@@ -420,6 +421,7 @@ class Guard:
             verdict.outcome,
             verdict.code or verdict.detail,
             note.status,
+            verdict.cause,
         )
         if operation is None:
             return Step(self._voice.unrecorded(self._last_answer, verdict, note), (fact,))

@@ -242,23 +242,28 @@ BARE_DEFLATE = zlib.compressobj(wbits=-15)
 DEFLATED_BARE = BARE_DEFLATE.compress(OBJECT) + BARE_DEFLATE.flush()
 
 
+def _gzip(plain: bytes) -> bytes:
+    """Without a time inside: the bytes name the cases, and every process has to name them alike."""
+    return gzip.compress(plain, mtime=0)
+
+
 @pytest.mark.parametrize(
     ("coding", "body", "outcome"),
     [
-        (b"gzip", gzip.compress(OBJECT), EXECUTED),
-        (b"GZIP", gzip.compress(OBJECT), EXECUTED),
-        (b"x-gzip", gzip.compress(OBJECT), EXECUTED),
+        (b"gzip", _gzip(OBJECT), EXECUTED),
+        (b"GZIP", _gzip(OBJECT), EXECUTED),
+        (b"x-gzip", _gzip(OBJECT), EXECUTED),
         (b"deflate", zlib.compress(OBJECT), EXECUTED),
         (b"deflate", DEFLATED_BARE, EXECUTED),
         (b"identity", OBJECT, EXECUTED),
         (b"", OBJECT, EXECUTED),
-        (b"gzip", gzip.compress(OBJECT)[:-9], IN_DOUBT),
-        (b"gzip", gzip.compress(OBJECT) + b"more", IN_DOUBT),
+        (b"gzip", _gzip(OBJECT)[:-9], IN_DOUBT),
+        (b"gzip", _gzip(OBJECT) + b"more", IN_DOUBT),
         (b"gzip", OBJECT, IN_DOUBT),
         (b"deflate", b"\xff\xff", IN_DOUBT),
         (b"br", b"\x0b\x02\x80{}\x03", IN_DOUBT),
-        (b"gzip, gzip", gzip.compress(gzip.compress(OBJECT)), IN_DOUBT),
-        (b"gzip", gzip.compress(OBJECT + b" " * DECODED_BYTES_MAX), IN_DOUBT),
+        (b"gzip, gzip", _gzip(_gzip(OBJECT)), IN_DOUBT),
+        (b"gzip", _gzip(OBJECT + b" " * DECODED_BYTES_MAX), IN_DOUBT),
         (b"gzip", b"", IN_DOUBT),
     ],
 )

@@ -85,11 +85,17 @@ def _diagnosis(block: bytes) -> BadFields:
     return BadFields("the header section is malformed")
 
 
+_USUAL_MEMBERS = frozenset((b"keep-alive", b"close"))
+"""What nearly every Connection field holds; read without a look at its parts."""
+
+
 def list_members(value: bytes) -> list[bytes]:
     """The lower-case members of a comma-separated list of tokens.
 
     Raises: BadFields where a member is not a token.
     """
+    if value in _USUAL_MEMBERS:
+        return [value]
     members = [member.strip(b" \t").lower() for member in value.split(b",")]
     members = [member for member in members if member]
     for member in members:

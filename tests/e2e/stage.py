@@ -30,15 +30,15 @@ DEFAULTS: dict[str, Any] = {
     "platform": "payhub",
     "environment": "test",
     "upstream": {"url": "http://127.0.0.1:1", "authorization": "sk_test_A", "connect_timeout": "500ms"},
-    "store": {"lease": "900ms", "timeout": "800ms"},
-    "wait_timeout": "3s",
+    "store": {"lease": "6s", "timeout": "5s"},
+    "wait_timeout": "15s",
     "retry": {
         "attempts": 3,
-        "attempt_timeout": "400ms",
+        "attempt_timeout": "1500ms",
         "base": "20ms",
         "cap": "100ms",
         "jitter_max": "5ms",
-        "deadline": "6s",
+        "deadline": "20s",
         "budget": {"enabled": False},
     },
     "breaker": {"enabled": False},
@@ -46,7 +46,8 @@ DEFAULTS: dict[str, Any] = {
     "drain_timeout": "3s",
     "log": {"level": "warning", "format": "json"},
 }
-"""Short waits, so that a test takes milliseconds; what a test is about, it sets itself."""
+"""Short waits, so that a test takes milliseconds, and limits that a busy machine keeps; what a test is about, it
+sets itself."""
 
 LOOKUPS: dict[str, Any] = {
     "enabled": True,
@@ -174,12 +175,13 @@ class Stage:
         name: str = "config",
         environ: Mapping[str, str] | None = None,
         before: tuple[str, ...] = (),
+        until_up: bool = True,
         **overrides: Any,
     ) -> Process:
         """The product as a process of its own; a second one with another `name` shares the store."""
         config = self.folder / f"{name}.yaml"
         config.write_text(self.text(url, **overrides), encoding="utf-8")
-        started = await Process.start(config, environ=environ, before=before)
+        started = await Process.start(config, environ=environ, before=before, until_up=until_up)
         self._stack.push_async_callback(started.kill)
         return started
 

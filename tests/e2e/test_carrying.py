@@ -269,7 +269,7 @@ async def test_o35_hung_platform_leaves_no_connection_behind(stage: Stage) -> No
         upstream={"max_connections": 10},
         retry={"attempts": 1, "attempt_timeout": "300ms", "deadline": "8s"},
     )
-    callers = [await RawCaller.dial(proxy.address) for _ in range(100)]
+    callers = [await RawCaller.dial(proxy.address) for _ in range(50)]
     for n, caller in enumerate(callers):
         await caller.send(payment(f"K{n}", order=f"O-{n}"))
     await platform.got(10)

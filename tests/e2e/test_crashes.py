@@ -39,7 +39,11 @@ async def test_kill_in_a_stream_of_payments_charges_no_order_twice(stage: Stage,
     sandbox.add_fault({"fault": "delay", "times": "always", "seconds": 0.05})
     orders = [f"ORDER-{n}" for n in range(400)]
     lookups = LOOKUPS | {"schedule": ["200ms", "500ms", "1s", "2s"]}
-    given: dict[str, Any] = {"lookups": lookups, "retry": {"attempt_timeout": "3s", "deadline": "20s"}}
+    given: dict[str, Any] = {
+        "lookups": lookups,
+        "retry": {"attempt_timeout": "3s", "deadline": "20s"},
+        "store": {"lease": "2s"},
+    }
     first = await stage.process(sandbox.url, **given)
     streaming = asyncio.create_task(_stream(first, orders))
     await asyncio.sleep(after_s)
@@ -58,7 +62,7 @@ async def test_kill_in_a_stream_of_payments_charges_no_order_twice(stage: Stage,
             state == ("executed" if subject in charged else "absent") for subject, state in states.items()
         )
 
-    await until(resolved, within_s=15)
+    await until(resolved, within_s=30)
     rest = await _stream(second, orders[: len(told) + 40])
     assert all(one.status in (200, 201) for one in rest.values())
     charged = [len(sandbox.ledger.charges(order)) for order in orders[: len(told) + 40]]
@@ -92,7 +96,9 @@ async def test_o11_repeat_after_a_crash_waits_at_most_for_the_lease(stage: Stage
 async def test_o11_doubt_after_a_crash_is_resolved_without_a_caller(stage: Stage) -> None:
     platform = await stage.platform(says(200, b'{"data":[' + thing(version=1) + b"]}"))
     platform.plan(Script(Hang()))
-    first = await stage.process(platform.url, retry={"attempt_timeout": "20s", "deadline": "60s"})
+    first = await stage.process(
+        platform.url, store={"lease": "2s"}, retry={"attempt_timeout": "20s", "deadline": "60s"}
+    )
     calling = asyncio.create_task(first.call(payment()))
     await platform.got(1)
     await first.kill()

@@ -10,9 +10,9 @@ from proxy.core.model import State
 from tests.e2e.callers import cancel, confirm, payment, post, refund
 from tests.e2e.platforms import ok, refuses, says, thing
 from tests.e2e.stage import LOOKUPS, Stage
-from tests.wire.peers import Hang, Hold, Reset, Script
+from tests.wire.peers import Hold, Reset, Script
 
-ONCE = {"attempts": 1, "attempt_timeout": "300ms"}
+ONCE = {"attempts": 1}
 REFUNDED = says(201, b'{"id":"ref_1","status":"succeeded"}')
 
 
@@ -175,7 +175,7 @@ async def test_concurrent_keys_for_one_order_make_one_hit(stage: Stage) -> None:
 async def test_absent_order_may_only_be_paid_with_its_first_key(stage: Stage) -> None:
     """U3: absent is no proof; the first request may still be under way."""
     sandbox = await stage.sandbox()
-    rule = sandbox.add_fault({"fault": "hang_before", "times": "always"})
+    rule = sandbox.add_fault({"fault": "reset_before", "times": "always"})
     proxy = await stage.proxy(sandbox.url, retry=ONCE, lookups=LOOKUPS)
     await proxy.call(payment("K1"))
     await proxy.until("K1", lambda operation: operation.state is State.ABSENT)
@@ -189,7 +189,7 @@ async def test_absent_order_may_only_be_paid_with_its_first_key(stage: Stage) ->
 async def test_refusal_after_absence_frees_key_and_order(stage: Stage) -> None:
     """U3: an attempt begun after absence was believed, answered 422, proves that nothing happened."""
     platform = await stage.platform(says(200, b'{"data":[]}'))
-    platform.plan(Script(Hang()))
+    platform.plan(Script(Reset()))
     proxy = await stage.proxy(platform.url, retry=ONCE, lookups=LOOKUPS)
     await proxy.call(payment("K1", 1))
     await proxy.until("K1", lambda operation: operation.state is State.ABSENT)
@@ -205,7 +205,7 @@ async def test_refusal_after_absence_frees_key_and_order(stage: Stage) -> None:
 @pytest.mark.parametrize("status", [401, 403, 429])
 async def test_refusal_before_the_key_is_looked_up_frees_nothing(stage: Stage, status: int) -> None:
     platform = await stage.platform(says(200, b'{"data":[]}'))
-    platform.plan(Script(Hang()))
+    platform.plan(Script(Reset()))
     proxy = await stage.proxy(platform.url, retry=ONCE, lookups=LOOKUPS)
     await proxy.call(payment("K1", 1))
     await proxy.until("K1", lambda operation: operation.state is State.ABSENT)

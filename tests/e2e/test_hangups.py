@@ -169,7 +169,7 @@ async def test_w1_the_smaller_of_both_wins(stage: Stage) -> None:
 
 async def test_w1_follower_gets_the_sooner_of_both_limits(stage: Stage) -> None:
     platform = await stage.platform(Script(Hang()))
-    proxy = await stage.proxy(platform.url, retry=PATIENT, wait_timeout="4s")
+    proxy = await stage.proxy(platform.url, retry=PATIENT, wait_timeout="13s")
     leading = asyncio.create_task(proxy.call(payment()))
     await platform.got(1)
 

@@ -21,10 +21,16 @@ def held(event: asyncio.Event, script: Script) -> Script:
     return Script(Hold(event), *script.steps)
 
 
+async def _joined(proxy: Proxy, count: int) -> None:
+    """So many calls lead, follow or repeat an operation: each has been told by the ledger which."""
+    runs = proxy.app.now.driver.runs
+    await until(lambda: [run.guard.operation is not None for run in runs.values()] == [True] * count)
+
+
 async def _together(proxy: Proxy, platform: RawPlatform, go: asyncio.Event, count: int) -> Sequence[Told]:
     """So many calls with one key; the platform answers when all of them have come."""
     calls = [asyncio.create_task(proxy.call(payment())) for _ in range(count)]
-    await until(lambda: len(proxy.app.now.driver.runs) == count)
+    await _joined(proxy, count)
     await platform.got(1)
     go.set()
     return await asyncio.gather(*calls)
@@ -77,7 +83,10 @@ async def test_fifty_concurrent_calls_make_as_many_attempts_as_one_call(stage: S
 async def test_follower_past_its_time_is_told_to_come_back(stage: Stage) -> None:
     platform = await stage.platform(Script(Hang()))
     proxy = await stage.proxy(
-        platform.url, wait_timeout="1800ms", retry={"attempts": 1, "attempt_timeout": "2500ms"}
+        platform.url,
+        store={"lease": "900ms"},
+        wait_timeout="1800ms",
+        retry={"attempts": 1, "attempt_timeout": "3500ms"},
     )
     leading = asyncio.create_task(proxy.call(payment()))
     await platform.got(1)
@@ -336,7 +345,7 @@ async def test_concurrent_repeats_share_one_attempt(stage: Stage) -> None:
     proxy = await stage.proxy(platform.url, retry={"attempt_timeout": "5s"})
     await proxy.call(payment())
     repeats = [asyncio.create_task(proxy.call(payment())) for _ in range(20)]
-    await until(lambda: len(proxy.app.now.driver.runs) == 20)
+    await _joined(proxy, 20)
     await platform.got(2)
     go.set()
 
@@ -394,7 +403,7 @@ async def test_released_answer_is_given_to_those_who_waited_for_it(stage: Stage)
     platform.plan(held(go, refuses(400, "invalid_request")))
     proxy = await stage.proxy(platform.url, retry={"attempt_timeout": "5s"})
     old = [asyncio.create_task(proxy.call(payment("K", 1))) for _ in range(10)]
-    await until(lambda: len(proxy.app.now.driver.runs) == 10)
+    await _joined(proxy, 10)
     await platform.got(1)
     go.set()
     new = await proxy.call(payment("K", 2))

@@ -16,11 +16,10 @@ import pytest
 from proxy.core.model import State
 from tests.e2e.callers import confirm, lookup, payment
 from tests.e2e.platforms import ok, refuses, thing
-from tests.e2e.processes import Process
 from tests.e2e.stage import LOOKUPS, Proxy, Stage, until
 from tests.wire.peers import Hang, Hold, RawPlatform, Reset, Script
 
-QUICK: dict[str, Any] = {"timeout": "300ms", "lease": "900ms"}
+QUICK: dict[str, Any] = {"timeout": "700ms", "lease": "2s"}
 
 
 @contextlib.contextmanager
@@ -133,6 +132,7 @@ async def test_d3_answer_is_delivered_though_it_can_not_be_recorded(stage: Stage
     assert settled.status == "succeeded"
 
 
+@pytest.mark.slow
 async def test_d3_answer_that_could_never_be_recorded_is_unknown_and_looked_up_after_a_crash(
     stage: Stage,
 ) -> None:
@@ -272,8 +272,8 @@ async def test_o58_damaged_file_is_named_and_nothing_is_sent(stage: Stage) -> No
         damaged.seek(size // 2)
         damaged.write(os.urandom(4096))
 
-    process = await Process.start(first.config, until_up=False)
-    code = await process.ended(within_s=10)
+    process = await stage.process(platform.url, until_up=False)
+    code = await process.ended()
 
     assert code != 0
     said = "\n".join(process.said)
@@ -283,13 +283,12 @@ async def test_o58_damaged_file_is_named_and_nothing_is_sent(stage: Stage) -> No
     assert platform.hits == hits
 
 
+@pytest.mark.slow
 async def test_file_in_a_folder_that_is_not_there_is_one_clear_line(stage: Stage) -> None:
-    config = stage.folder / "config.yaml"
-    config.write_text(stage.text("http://127.0.0.1:1", store={"url": "sqlite:/nowhere/at/all.db"}))
+    store = {"url": "sqlite:/nowhere/at/all.db"}
+    process = await stage.process("http://127.0.0.1:1", store=store, until_up=False)
 
-    process = await Process.start(config, until_up=False)
-
-    assert await process.ended(within_s=10) != 0
+    assert await process.ended() != 0
     assert any("/nowhere/at/all.db" in line for line in process.said)
     assert not any("Traceback" in line for line in process.said)
 
@@ -305,7 +304,7 @@ async def test_leader_whose_store_is_locked_past_its_lease_claims_nothing(stage:
     calling = asyncio.create_task(proxy.call(payment()))
     await platform.got(1)
     with locked(stage.folder):
-        await asyncio.sleep(1.2)  # longer than the lease
+        await asyncio.sleep(2.3)  # longer than the lease
         go.set()
         told = await calling
 

@@ -129,8 +129,9 @@ async def test_deadline_bounds_attempts_and_waits_together(stage: Stage) -> None
 
     told = await proxy.call(payment())
 
-    assert loop.time() - began < 1.3
-    assert (told.code, platform.hits) == ("result_unknown", 3)
+    assert loop.time() - began < 1.9
+    assert told.code == "result_unknown"
+    assert platform.hits in (2, 3), "a fourth would end after the deadline"
 
 
 async def test_o45_many_attempts_never_overflow_their_wait(stage: Stage) -> None:
@@ -215,7 +216,7 @@ async def test_open_breaker_sends_nothing_and_says_so(stage: Stage) -> None:
     await until(recovered)
 
 
-@pytest.mark.parametrize("deadline", ["400ms", "200ms"], ids=["as long as one attempt", "shorter"])
+@pytest.mark.parametrize("deadline", ["1500ms", "1s"], ids=["as long as one attempt", "shorter"])
 async def test_deadline_no_longer_than_an_attempt_still_lets_one_be_made(stage: Stage, deadline: str) -> None:
     platform = await stage.platform(ok())
     proxy = await stage.proxy(platform.url, retry={"deadline": deadline})

@@ -99,20 +99,24 @@ def _check_addresses(config: Config, problems: Problems) -> None:
         problems.add(f"upstream.tls.{missing}", "expected both cert_file and key_file, or neither")
 
 
+def _listen(config: Config) -> tuple[Listen, ...]:
+    return tuple(
+        Listen(
+            address=listener.address,
+            cert_file=listener.tls.cert_file if listener.tls else None,
+            key_file=listener.tls.key_file if listener.tls else None,
+        )
+        for listener in config.listen
+    )
+
+
 def _settings(config: Config, preset: Preset, platform: Platform, *, file: str, version: str) -> Settings:
     store, lookups = config.store, config.lookups
     return Settings(
         file=file,
         version=version,
         mode=config.mode,
-        listen=tuple(
-            Listen(
-                address=listener.address,
-                cert_file=listener.tls.cert_file if listener.tls else None,
-                key_file=listener.tls.key_file if listener.tls else None,
-            )
-            for listener in config.listen
-        ),
+        listen=_listen(config),
         admin=config.admin,
         admin_token=config.admin_token,
         admin_url=config.admin_url.rstrip("/") if config.admin_url else _admin_url(config.admin),

@@ -140,13 +140,16 @@ NAMES: Final = {
     "hiredis": "redis",
     "prometheus-client": "prometheus_client",
     "pydantic-core": "pydantic_core",
+    "opentelemetry-sdk": "opentelemetry",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
 }
 """Packages whose module has another name."""
 
 
 def test_dependencies_are_what_the_product_imports() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = {re.split(r"[\[<>=;! ]", line, maxsplit=1)[0] for line in project["dependencies"]}
+    lines = (*project["dependencies"], *project["optional-dependencies"]["otel"])
+    named = {re.split(r"[\[<>=;! ]", line, maxsplit=1)[0] for line in lines}
     modules = {NAMES.get(name, name) for name in named}
     imported = {name.split(".")[0] for source in package() for name in source.imports()}
     foreign = imported - set(sys.stdlib_module_names) - {"proxy", "pydantic_core"}

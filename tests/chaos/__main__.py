@@ -18,7 +18,7 @@ def main() -> int:
         "--seconds", type=float, default=60.0, help="of chaos; the calm after it comes on top"
     )
     parser.add_argument("--seed", type=int, default=1, help="what is planned; not when it happens")
-    parser.add_argument("--store", choices=("sqlite", "redis"), default="sqlite")
+    parser.add_argument("--store", choices=("sqlite", "redis", "sentinel"), default="sqlite")
     parser.add_argument("--sidecars", type=int, default=3)
     parser.add_argument("--orders", type=float, default=7.0, help="new orders a second")
     parser.add_argument("--careless", action="store_true", help="a bank without order uniqueness")

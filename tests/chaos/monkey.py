@@ -88,6 +88,7 @@ class Monkey:
         self._chance = chance
         self._running: set[asyncio.Task[None]] = set()
         self._filler: Path | None = None
+        self._store = asyncio.Lock()  # one thing at a time is done to it
         disasters: list[tuple[int, str, Callable[[], Awaitable[None]]]] = [
             (7, "sidecar killed", self._kill),
             (5, "sidecar frozen", self._freeze),
@@ -105,6 +106,8 @@ class Monkey:
             disasters.append((3, "store killed", self._kill_redis))
             disasters.append((3, "store frozen", self._freeze_redis))
             disasters.append((5, "line to the store bad", self._bad_store))
+        elif world.pair is not None:
+            disasters.append((4, "store failed over", self._fail_over))
         elif world.counts["disk of its own"]:
             disasters.append((3, "disk full", self._fill_disk))
         self._disasters = disasters
@@ -117,13 +120,19 @@ class Monkey:
                 self._disasters, weights=[weight for weight, _, _ in self._disasters]
             )
             self._world.counts[name] += 1
-            task = asyncio.create_task(_run(act))
+            task = asyncio.create_task(_run(act), name=name)
             self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A disaster that failed is a fault of the harness, and told: the run was gentler than it says."""
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._world.incidents.append(f"{task.get_name()} could not be done: {error!r}")
 
     async def rest(self) -> None:
         """Wait for what is under way, and mend what lasts."""
-        await asyncio.gather(*self._running)
+        await asyncio.gather(*self._running, return_exceptions=True)
         await self._world.forgive()
         for line in self._world.lines:
             line.mend()
@@ -203,17 +212,28 @@ class Monkey:
 
     async def _kill_redis(self) -> None:
         redis = self._world.redis
+        away_s = self._chance.uniform(0.0, 2.0)
         if redis is not None:
-            await asyncio.to_thread(redis.kill)
-            await asyncio.sleep(self._chance.uniform(0.0, 2.0))
-            await asyncio.to_thread(redis.start)
+            async with self._store:
+                await asyncio.to_thread(redis.kill)
+                await asyncio.sleep(away_s)
+                await asyncio.to_thread(redis.start)
 
     async def _freeze_redis(self) -> None:
         redis = self._world.redis
+        frozen_s = self._chance.uniform(0.3, 3.0)
         if redis is not None:
-            redis.freeze()
-            await asyncio.sleep(self._chance.uniform(0.3, 3.0))
-            redis.thaw()
+            async with self._store:
+                redis.freeze()
+                await asyncio.sleep(frozen_s)
+                redis.thaw()
+
+    async def _fail_over(self) -> None:
+        pair = self._world.pair
+        if pair is not None:
+            async with self._store:
+                is_elected = await asyncio.to_thread(pair.fail_over)
+                self._world.counts["elections" if is_elected else "elections that failed"] += 1
 
     async def _fill_disk(self) -> None:
         """A true ENOSPC: a file takes what is left of the store's disk."""

@@ -48,6 +48,7 @@ class Report:
     counts: Counter[str]
     violations: Sequence[Violation]
     settle_s: float | None
+    drain_s_max: float
 
     def lines(self) -> list[str]:
         """The summary, a line for each thing."""
@@ -63,7 +64,8 @@ class Report:
             f"disasters {_counted(self.counts)}",
             f"bank      {len(self.logs.bank.arrivals)} guarded requests; {_counted(entries)}",
             f"store     {len(self.logs.store)} operations: {_counted(states)}",
-            f"at rest   {rest} after the last fault; {len(self.logs.witnesses)} second keys went through",
+            f"at rest   {rest} after the last fault; {len(self.logs.witnesses)} second keys went through;"
+            f" slowest drain {self.drain_s_max:.1f} s",
             f"verdict   {len(self.violations)} violations",
             *(f"  {violation}" for violation in self.violations[:40]),
         ]
@@ -122,7 +124,8 @@ async def _play(plan: Plan, folder: Path) -> Report:
         for line in made_world.lines:
             made_world.counts.update({f"line {flaw}": count for flaw, count in line.counts.items()})
     logs = Logs(bank, store, journal.calls, journal.witnesses, made_world.incidents)
-    return Report(plan, logs, made_world.counts, audit(logs), settle_s)
+    drains = [0.0, *(one for sidecar in made_world.sidecars for one in sidecar.drains_s)]
+    return Report(plan, logs, made_world.counts, audit(logs), settle_s, max(drains))
 
 
 async def _trade(town: Town, plan: Plan, *, ends: float) -> None:

@@ -21,8 +21,8 @@ STARTS_MAX: Final = 60
 START_S: Final = 25.0
 START_PAUSE_S: Final = 0.5
 FIRST_START_S: Final = 90.0  # nothing is broken yet, but the machine may be busy
-DRAIN_S: Final = 12.0
-"""`drain_timeout` of the run's configuration, the graces around it, and a busy machine."""
+DRAIN_S: Final = 30.0
+"""Far beyond `drain_timeout` and the graces around it, also on a busy machine: longer is a process that hangs."""
 
 _SERIOUS: Final = re.compile(r"Traceback|internal_fault|Task exception|never awaited|Exception ignored")
 UNLIMITED: Final = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
@@ -43,6 +43,7 @@ class Sidecar:
     incidents: list[str]
     counts: Counter[str]
     process: Process | None = None
+    drains_s: list[float] = field(default_factory=list)
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     _up: asyncio.Event = field(default_factory=asyncio.Event)
     _down: asyncio.Event = field(default_factory=asyncio.Event)
@@ -93,8 +94,11 @@ class Sidecar:
 
     async def drain(self) -> None:
         """SIGTERM: it must end by itself, in time, with code 0 (O3); then a new one takes its place."""
+        loop = asyncio.get_running_loop()
         async with self._busy:
+            began = loop.time()
             await self._end(signal.SIGTERM)
+            self.drains_s.append(loop.time() - began)
 
     async def freeze(self, *, frozen_s: float) -> None:
         """SIGSTOP past the lease: it wakes as a zombie among the living (P5)."""

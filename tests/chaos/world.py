@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random  # noqa: TID251 -- seeded: the same seed plans the same faults
 from typing import Any, Final
 
+from tests.chaos.failover import DURABLE, FailoverPair
 from tests.chaos.lines import Line
 from tests.chaos.logs import Arrival, Bank, Entry, Stored
 from tests.chaos.sidecars import Sidecar
@@ -73,6 +74,7 @@ class World:
     lines_up: list[Line] = field(default_factory=list)
     lines_store: list[Line] = field(default_factory=list)
     redis: Server | None = None
+    pair: FailoverPair | None = None
     store_folder: Path | None = None  # of an embedded store, on a small disk of its own where that can be had
     clocks: list[Path] = field(default_factory=list)
     incidents: list[str] = field(default_factory=list)
@@ -205,7 +207,8 @@ async def world(
 ) -> AsyncIterator[World]:
     """A running world; everything in it ends with the block.
 
-    Args: store: `sqlite` or `redis`. careless: a bank without order uniqueness, and a preset that says so.
+    Args: store: `sqlite`, `redis` or `sentinel`. careless: a bank without order uniqueness, and a preset that
+        says so.
     """
     async with AsyncExitStack() as stack:
         ports = [(free_port(), free_port()) for _ in range(sidecars)]
@@ -214,9 +217,13 @@ async def world(
         stack.push_async_callback(_ended, platform)
         made = World(folder, chance, platform, address)
         if store == "redis":
-            made.redis = Server(folder / "r", "--appendonly", "yes", "--appendfsync", "always")
+            made.redis = Server(folder / "r", *DURABLE)
             await asyncio.to_thread(made.redis.start)
             stack.callback(made.redis.kill)
+        elif store == "sentinel":
+            made.pair = FailoverPair(folder / "r")
+            stack.callback(made.pair.stop)
+            await asyncio.to_thread(made.pair.start)
         else:
             made.store_folder = folder / "disk"
             is_mounted = stack.enter_context(small_disk(made.store_folder))
@@ -248,12 +255,14 @@ async def _add_sidecar(
         },
     }
     given: dict[str, Any] = {"lease": "1500ms", "timeout": "1s"}
+    journal = str(made.folder / f"journal-{n}")
     if made.redis is not None:
         line = await Line.open(f"127.0.0.1:{made.redis.port}", made.chance)
         stack.push_async_callback(line.close)
         made.lines_store.append(line)
-        journal = str(made.folder / f"journal-{n}")
         settings["store"] = {**given, "url": f"redis://{line.address}/0", "journal": journal}
+    elif made.pair is not None:
+        settings["store"] = {**given, "url": made.pair.url, "journal": journal}
     else:
         settings["store"] = {**given, "url": f"sqlite:{made.store_folder}/ledger.db"}
     if careless:

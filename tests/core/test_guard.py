@@ -9,7 +9,6 @@ from proxy.core.http import NotSent, NotSentReason, WireResult
 from proxy.core.messages import (
     AttemptRecorded,
     BecameKnown,
-    BecameUnknown,
     Began,
     Blocked,
     Conflicting,
@@ -27,7 +26,6 @@ from proxy.core.messages import (
     RunGone,
     Running,
     Send,
-    SentUnrecorded,
     Settle,
     Settled,
     SettleRefused,
@@ -37,13 +35,11 @@ from proxy.core.messages import (
     Withdrawn,
     Woke,
 )
-from proxy.core.model import EntryKind, Knowledge, Operation, Outcome, Owner, State, StoredAnswer, replace
-from proxy.core.rules import OnFailure, Replay
+from proxy.core.model import EntryKind, Knowledge, Operation, Outcome, Owner, State, replace
+from proxy.core.rules import Replay
 from proxy.core.tables import told
-from tests.core.payhub import injecting
 from tests.core.play import (
     BUSY,
-    CONFIRM,
     CREATE,
     DECLINED,
     NOW_MS,
@@ -53,7 +49,6 @@ from tests.core.play import (
     Book,
     answered,
     breaker_open,
-    confirm,
     create,
     ends,
     error,
@@ -78,48 +73,17 @@ from tests.core.play import (
     with_fence,
     withdraws,
 )
-
-CLAIM = create()
-COUNTED = confirm(key=None, route=injecting(CONFIRM))
-
-
-def claimed(**changes: object) -> Operation:
-    """The operation as a reserve leaves it."""
-    return replace(led(Book(), CLAIM), **changes)
-
-
-def doubtful() -> Operation:
-    """Claimed again after an attempt in doubt."""
-    return claimed(doubt=True, attempt_count=2)
-
-
-def ended(operation: Operation, state: State, **changes: object) -> Operation:
-    return replace(operation, state=state, owner=None, **changes)
-
-
-def answer_of(
-    operation: Operation,
-    knowledge: Knowledge,
-    *,
-    status: int = 429,
-    outcome: Outcome = Outcome.NOT_EXECUTED,
-    body: bytes | None = b"{}",
-) -> StoredAnswer:
-    return StoredAnswer(
-        fence=operation.fence,
-        status=status,
-        headers=((b"Content-Type", b"application/json"),),
-        body=body,
-        ended_ms=0,
-        from_platform=True,
-        knowledge=knowledge,
-        outcome=outcome,
-    )
-
-
-START = ((Began(CLAIM), reserves()), (Reserved(claimed()), sends(1)))
-IN_DOUBT_START = ((Began(CLAIM), reserves()), (Reserved(doubtful()), sends(2)))
-
+from tests.core.runs import (
+    CLAIM,
+    COUNTED,
+    IN_DOUBT_START,
+    START,
+    answer_of,
+    claimed,
+    doubtful,
+    ended,
+    executed_with_answer,
+)
 
 # --- attempts and how they end ------------------------------------------------------------------------------
 
@@ -491,13 +455,6 @@ def test_guard_follower_whose_store_fails_can_say_nothing() -> None:
 # --- what is recorded ---------------------------------------------------------------------------------------
 
 
-def executed_with_answer(claim_operation: Operation | None = None, **changes: object) -> Operation:
-    operation = claim_operation or claimed()
-    stored = answer_of(operation, Knowledge.EXECUTED, status=201, outcome=Outcome.EXECUTED)
-    changes.setdefault("newest", seen(source="answer", version=3))
-    return ended(operation, State.EXECUTED, answer=stored, version=3, status="succeeded", **changes)
-
-
 def test_guard_executed_key_is_forwarded_once_and_updates_the_record() -> None:
     """P6."""
     recorded = executed_with_answer()
@@ -804,141 +761,6 @@ def test_guard_conflict_of_evidence_is_a_fact_once() -> None:
     )
     assert sum(isinstance(fact, OutcomeConflict) for fact in first) == 1
     assert not any(isinstance(fact, OutcomeConflict) for fact in again)
-
-
-# --- the store that fails -----------------------------------------------------------------------------------
-
-
-def test_guard_store_down_before_sending_rejects() -> None:
-    """D3."""
-    play(
-        guard(CLAIM),
-        (Began(CLAIM), reserves()),
-        (StoreFailed("down"), replies(503, "unknown", code="store_unavailable")),
-    )
-
-
-def test_guard_store_down_before_sending_forwards_once_where_told_to() -> None:
-    claim = create(route=replace(CREATE, on_failure=OnFailure.FORWARD))
-    facts = play(
-        guard(claim),
-        (Began(claim), reserves()),
-        (StoreFailed("down"), repeats()),
-        (ends(payment(http=201)), replies(201, "executed")),
-    )
-    assert SentUnrecorded("create_payment") in facts
-
-
-@pytest.mark.parametrize("result", [UNPROCESSABLE, BUSY, refused(), read_timeout()])
-def test_guard_forwarded_without_the_store_never_says_not_executed(result: WireResult) -> None:
-    claim = create(route=replace(CREATE, on_failure=OnFailure.FORWARD))
-    play(
-        guard(claim),
-        (Began(claim), reserves()),
-        (StoreFailed("down"), repeats()),
-        (ends(result), replies(504, "unknown", code="result_unknown")),
-    )
-
-
-def test_guard_forwarded_without_the_store_passes_an_answer_in_doubt_on() -> None:
-    claim = create(route=replace(CREATE, on_failure=OnFailure.FORWARD))
-    play(
-        guard(claim),
-        (StoreFailed("down"), repeats()),
-        (ends(error(500, "internal_error")), replies(500, "unknown")),
-    )
-
-
-def test_guard_key_that_the_store_counts_is_not_forwarded() -> None:
-    """A guess of `{seq}` would be another key than the one in doubt (why 14)."""
-    route = replace(injecting(CONFIRM), on_failure=OnFailure.FORWARD)
-    claim = confirm(key=None, route=route)
-    play(guard(claim), (StoreFailed("down"), replies(503, "unknown", code="store_unavailable")))
-
-
-def test_guard_store_that_fails_between_attempts_ends_the_call_by_what_is_known() -> None:
-    """D3: no further attempt starts, and the ledger is owed how the last one ended."""
-    play(
-        guard(CLAIM),
-        *START,
-        (ends(BUSY), sleeps()),
-        (Woke(), records()),
-        (StoreFailed("down"), settles(State.NOT_EXECUTED)),
-        (StoreFailed("down"), replies(429, "not_executed")),
-    )
-
-
-def test_guard_store_that_fails_while_the_lease_is_over_says_unknown() -> None:
-    facts = play(
-        guard(CLAIM),
-        *START,
-        (ends(UNPROCESSABLE), settles(State.NOT_EXECUTED, released=True)),
-        (StoreFailed("down", lease_held=False), replies(504, "unknown", code="result_unknown")),
-    )
-    assert any(isinstance(fact, BecameUnknown) for fact in facts)
-
-
-def test_guard_store_that_fails_at_the_end_of_a_run_that_lost_its_lease_says_unknown() -> None:
-    played = guard(CLAIM)
-    play(played, *START)
-    played.lease_lost()
-    play(
-        played,
-        (ends(UNPROCESSABLE), settles(State.NOT_EXECUTED, released=True)),
-        (StoreFailed("down"), replies(504, "unknown")),
-    )
-
-
-def test_guard_store_that_fails_at_the_end_where_calls_are_forwarded_says_unknown() -> None:
-    """D3: another call may have sent the same key without the store."""
-    claim = create(route=replace(CREATE, on_failure=OnFailure.FORWARD))
-    play(
-        guard(claim),
-        *START,
-        (ends(UNPROCESSABLE), settles(State.NOT_EXECUTED, released=True)),
-        (StoreFailed("down"), replies(504, "unknown")),
-    )
-
-
-def test_guard_store_that_fails_after_a_definite_answer_still_gives_it() -> None:
-    play(
-        guard(CLAIM),
-        *START,
-        (ends(payment(http=201)), settles(State.EXECUTED)),
-        (StoreFailed("down"), replies(201, "executed")),
-    )
-
-
-def test_guard_store_that_fails_after_a_definite_answer_without_object_still_gives_it() -> None:
-    play(
-        guard(CLAIM),
-        *START,
-        (ends(error(409, "order_no_conflict")), settles(State.EXECUTED)),
-        (StoreFailed("down"), replies(409, "executed")),
-    )
-
-
-def test_guard_store_that_fails_at_an_unknown_end_says_unknown() -> None:
-    played = guard(create(route=replace(CREATE, retry=replace(CREATE.retry, attempts=1))))
-    play(
-        played,
-        *START,
-        (ends(read_timeout()), settles(State.UNKNOWN)),
-        (StoreFailed("down"), replies(504, "unknown", code="result_unknown")),
-    )
-
-
-def test_guard_withdrawal_that_the_store_did_not_confirm_says_unknown() -> None:
-    play(
-        guard(CLAIM),
-        *START,
-        (ends(breaker_open()), withdraws()),
-        (StoreFailed("down"), replies(503, "unknown", code="store_unavailable")),
-    )
-
-
-def test_guard_settled_without_an_answer_says_what_is_known() -> None:
-    play(guard(CLAIM), *START, (Settled(ended(claimed(), State.UNKNOWN)), replies(504, "unknown")))
 
 
 # --- patience -----------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class Merchant:
         elif fault == "new_key":
             again = replace(self.request, key=f"{self.request.key}x")
             world.after(world.spell_ms(1, 20_000), lambda: self.town.call(again, _unheard))
-        elif fault == "no_order" and self.request.kind == "refund":
+        elif self.request.kind == "refund" and (fault == "no_order" or chance.hits(150)):
             twin = replace(self.request, thing=f"{self.request.thing}b", key=f"{self.request.key}b")
             world.after(chance.below(20_000), lambda: self.town.call(twin, _unheard))
 

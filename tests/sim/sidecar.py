@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
 
 from proxy.core.admit import AdmitUnrecorded
 from proxy.core.answers import Voice
@@ -234,7 +236,7 @@ class Sidecar:
                 return
             if isinstance(result, Reserved) and not run.is_dead:
                 self._leased(run, before_ms)
-            self._step(run, result)  # type: ignore[arg-type]
+            self._step(run, cast(Event, result))
 
         self._ask(run, ReserveOperation(run.claim, run.owner, LEASE_MS), reserved)
 
@@ -256,7 +258,7 @@ class Sidecar:
                 return
             if not run.is_dead:
                 self._leased(run, before_ms)
-            self._step(run, result)  # type: ignore[arg-type]
+            self._step(run, cast(Event, result))
 
         self._ask(run, verb, held)
 
@@ -270,7 +272,7 @@ class Sidecar:
                     self._pay_soon()
                 self._step(run, self._failed(run))
                 return
-            self._step(run, result)  # type: ignore[arg-type]
+            self._step(run, cast(Event, result))
 
         self._ask(run, verb, written)
 
@@ -284,7 +286,7 @@ class Sidecar:
                     self._pay_soon()
                 self._step(run, self._failed(run))
                 return
-            self._step(run, result)  # type: ignore[arg-type]
+            self._step(run, cast(Event, result))
 
         self._ask(run, verb, withdrawn)
 
@@ -463,7 +465,7 @@ class Sidecar:
             if run.waiter is not None:
                 self.store.leave(run.waiter)
             if not run.answered_early:
-                self.world.after(1, lambda run=run: _gone(run.answer))  # type: ignore[misc]
+                self.world.after(1, partial(_gone, run.answer))
         self.owed.clear()
         self.unused.clear()
         self.shared.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from proxy.core.model import Operation, OperationId, State
 from proxy.core.tables import Verb
@@ -118,7 +119,7 @@ class SimStore:
         for waiter in tuple(self.waiters.get(identity, ())):
             if operation is None or self._is_over(operation, waiter):
                 delay_ms = self.world.chance.below(NOTICE_MS_MAX)
-                self.world.after(delay_ms, lambda waiter=waiter: self._wake(waiter))  # type: ignore[misc]
+                self.world.after(delay_ms, partial(self._wake, waiter))
 
     def lose(self, identity: OperationId) -> None:
         """A failover forgot one record, and its things with it (D6)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 from proxy.core.http import Answered, MaybeSent, NotSent, Response
@@ -236,6 +237,9 @@ class World:
 
 def _mark(thunk: Callable[..., object], depth: int = 4) -> str:
     """A function by its name and by what it closes over, as far as that is plain data or a function itself."""
+    if isinstance(thunk, partial):
+        held = [repr(one) if isinstance(one, str | int) else type(one).__name__ for one in thunk.args]
+        return f"({_mark(thunk.func, depth)} {held})"
     parts = [getattr(thunk, "__qualname__", type(thunk).__name__)]
     cells = getattr(thunk, "__closure__", None) or ()
     for value in (cell.cell_contents for cell in cells):

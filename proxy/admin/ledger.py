@@ -53,7 +53,10 @@ class Ledger:
     async def holdings(self, request: web.Request) -> web.Response:
         params.only(request.query.keys(), ())
         held = await self._house.store.holdings()
-        return answered(holdings_json(held, now_ms=self._house.clock.wall_ms()))
+        view = holdings_json(held, now_ms=self._house.clock.wall_ms())
+        resolver = self._house.now.resolver
+        view["lookups"] = {"due": resolver.backlog, "ends_in_ms": resolver.backlog_ends_in_ms}
+        return answered(view)
 
     async def one(self, request: web.Request) -> web.Response:
         wait_ms = params.wait_ms(request)

@@ -162,6 +162,7 @@ _SCHEMAS: dict[str, Schema] = {
         {
             "unknown": _TOTAL,
             "pending": _TOTAL,
+            "lookups": _object({"due": NUMBER, "ends_in_ms": NUMBER}),
             "by_route": _list(
                 _object(
                     {

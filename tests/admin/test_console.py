@@ -171,6 +171,18 @@ async def test_new_doubt_appears_by_itself(opened: Open, stage: Stage) -> None:
 
 
 @in_browser
+async def test_backlog_of_lookups_is_told_with_its_end(opened: Open, stage: Stage) -> None:
+    resolver = stage.app.now.resolver
+    resolver.is_enabled = False  # its loop would count anew
+    await resolver.step()
+    resolver.backlog = 3_000
+
+    page = await opened(stage)
+
+    await expect(page.locator("#backlog")).to_contain_text("3000 lookups wait for their turn")
+
+
+@in_browser
 async def test_resolve_by_hand_asks_twice_and_keeps_the_name(opened: Open, stage: Stage) -> None:
     identity = await stage.unknown("ORDER-1~reset_before")
     page = await opened(stage)

@@ -294,6 +294,18 @@ async def test_holdings_add_the_money_up(stage: Stage) -> None:
     assert answer.body["unknown"]["oldest_ms"] >= 0
 
 
+async def test_holdings_tell_the_backlog_of_lookups_and_its_end(stage: Stage) -> None:
+    """After an outage: what is left, and how long that takes at the polite rate."""
+    resolver = stage.app.now.resolver
+    resolver.is_enabled = False  # its loop would count anew
+    await resolver.step()
+    resolver.backlog = 3_000
+
+    answer = await stage.admin.get("/holdings")
+
+    assert answer.body["lookups"] == {"due": 3_000, "ends_in_ms": 600_000}
+
+
 async def test_shape_of_a_row_and_of_an_operation_stays(stage: Stage) -> None:
     """Scripts and exports read it: a name may be added, none may go."""
     identity = await stage.unknown()

@@ -167,9 +167,11 @@ class Monkey:
             {"retry": {"attempts": "many"}},
             {"drain_timeout": "4s"},
         ]
-        change = self._chance.choice(changes)
+        change, held_s = self._chance.choice(changes), self._chance.uniform(0.5, 3.0)
         if victim := self._victim():
             await victim.reload(**change)
+            await asyncio.sleep(held_s)
+            await victim.reload()  # a process that starts on the wrong one would stay away for good
 
     async def _quota(self) -> None:
         full_s = self._chance.uniform(0.5, 2.5)

@@ -64,8 +64,8 @@ class Report:
             f"disasters {_counted(self.counts)}",
             f"bank      {len(self.logs.bank.arrivals)} guarded requests; {_counted(entries)}",
             f"store     {len(self.logs.store)} operations: {_counted(states)}",
-            f"at rest   {rest} after the last fault; {len(self.logs.witnesses)} second keys went through;"
-            f" slowest drain {self.drain_s_max:.1f} s",
+            f"at rest   {rest} after the last fault; slowest drain {self.drain_s_max:.1f} s",
+            f"guards    {len(self.logs.witnesses)} second keys went through after a result that was unknown",
             f"verdict   {len(self.violations)} violations",
             *(f"  {violation}" for violation in self.violations[:40]),
         ]

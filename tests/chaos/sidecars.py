@@ -173,10 +173,11 @@ class Sidecar:
         process = await Process.start(self.config, environ=self.environ, until_up=False)
         try:
             await process.line("admin on ", within_s=START_S)
-        except (AssertionError, TimeoutError):
+        except (AssertionError, TimeoutError) as failed:
             await process.kill()
             last = process.said[-1] if process.said else "silent"
-            self.counts[f"failed start ({last[-90:]})"] += 1
+            how = f"not up in {START_S:.0f} s" if isinstance(failed, TimeoutError) else "ended"
+            self.counts[f"failed start ({how}: {last[-90:]})"] += 1
             self._tell_faults(process)
             return None
         return process

@@ -266,7 +266,7 @@ class Driver:
         result = await self._attempt(
             run, command.key, timeout_ms=command.timeout_ms, not_after_ms=not_after_ms
         )
-        return AttemptEnded(result, self.clock.wall_ms())
+        return AttemptEnded(result, self.clock.wall_ms(), run.secret)
 
     async def _attempt(self, run: Run, key: Key, *, timeout_ms: int, not_after_ms: int | None) -> WireResult:
         """One attempt on the wire. A drain that gives up on it leaves it in doubt, never unanswered (O3)."""
@@ -294,7 +294,7 @@ class Driver:
         if command.share is None:
             result = await self._attempt(run, command.key, timeout_ms=command.timeout_ms, not_after_ms=None)
             self._admit(run, command.key, result)
-            return AttemptEnded(result, self.clock.wall_ms())
+            return AttemptEnded(result, self.clock.wall_ms(), run.secret)
         shared = self._shared.get(command.share)
         if shared is None:
             shared = asyncio.get_running_loop().create_future()
@@ -313,12 +313,14 @@ class Driver:
             started_us = self.clock.monotonic_us()
             result = await asyncio.shield(shared)
             run.away_us += self.clock.monotonic_us() - started_us
-        return AttemptEnded(result, self.clock.wall_ms())
+        return AttemptEnded(result, self.clock.wall_ms(), run.secret)
 
     def _admit(self, run: Run, key: Key, result: WireResult) -> None:
         """D3: what was sent without the store is kept and written when the store returns."""
         classifier = self._classifiers[run.claim.route.name]
-        verdict = classifier.classify(result, after_doubt=True, received_wall_ms=self.clock.wall_ms())
+        verdict = classifier.classify(
+            result, after_doubt=True, received_wall_ms=self.clock.wall_ms(), secret=run.secret
+        )
         if verdict.outcome not in (Outcome.EXECUTED, Outcome.PENDING, Outcome.IN_DOUBT):
             return  # it left nothing behind that the ledger would not say anyway
         self.owed.add(

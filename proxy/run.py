@@ -6,9 +6,12 @@ import asyncio
 from dataclasses import dataclass
 
 from proxy.core.guard import Guard
-from proxy.core.http import Headers, WireRequest, without
+from proxy.core.http import Headers, WireRequest, first, without
 from proxy.core.messages import Claim
 from proxy.core.model import Key, Now, Owner, State
+
+SECRET_BYTES_MIN = 8
+"""A shorter credential is found in any text; nobody has one."""
 
 
 @dataclass(slots=True)
@@ -36,6 +39,13 @@ class Run:
         """Whether this call holds the lease of an operation in flight."""
         operation = self.guard.operation
         return operation is not None and operation.state is State.IN_FLIGHT and operation.owner == self.owner
+
+    @property
+    def secret(self) -> bytes:
+        """The credential that the platform gets with the call, without its scheme; empty for none (D4)."""
+        value = first(self.request.headers, b"authorization") or b""
+        secret = value.rpartition(b" ")[2]
+        return secret if len(secret) >= SECRET_BYTES_MIN else b""
 
     def keyed(self, key: Key) -> WireRequest:
         """The request with the key in its place: as the caller sent it, or added where missing (H1)."""

@@ -117,12 +117,12 @@ class Voice(Struct, frozen=True, kw_only=True):
         state: State | None = None,
     ) -> StoredAnswer:
         """The run's answer for followers and replays; without its body where that may not be kept (D4)."""
-        keep = not from_platform or self._may_keep(response, verdict.seen)
+        keep = not from_platform or (not verdict.withheld and self._may_keep(response, verdict.seen))
         return StoredAnswer(
             fence=Fence(operation.fence),
             status=response.status,
             reason=response.reason,
-            headers=stored_headers(response.headers),
+            headers=() if from_platform and verdict.withheld else stored_headers(response.headers),
             body=response.body if keep else None,
             ended_ms=note.ended_ms,
             from_platform=from_platform,

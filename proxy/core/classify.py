@@ -26,7 +26,8 @@ from proxy.core.http import (
     first,
     values,
 )
-from proxy.core.model import DEFINITE, Outcome, Seen
+from proxy.core.model import DEFINITE, Outcome, Seen, replace
+from proxy.core.redact import repeats
 from proxy.core.retry import retry_after_ms
 from proxy.core.rules import ObjectRule, OutcomeRule, Path, Platform, Route, Shape
 
@@ -48,7 +49,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     is (R8 b). `code`: the platform's error code. `detail`: one of few words for what ended it, for logs and
     metrics; `cause`: the wire's own account of it, for people. `seen`: the platform's object of an executed or
     pending answer. `related_id`: what resource an error names. `means`: the object status that an executed
-    answer without an object stands for.
+    answer without an object stands for. `withheld`: it repeats the call's own credential (D4).
     """
 
     outcome: Outcome
@@ -61,6 +62,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     retry_after_ms: int | None = None
     related_id: str | None = None
     means: str | None = None
+    withheld: bool = False
 
 
 class _Reading(Struct, frozen=True):
@@ -90,10 +92,12 @@ class Classifier:
             for status in rule.statuses:
                 self._rules[status] = (*self._rules.get(status, ()), rule)
 
-    def classify(self, result: WireResult, *, after_doubt: bool, received_wall_ms: int) -> Verdict:
+    def classify(
+        self, result: WireResult, *, after_doubt: bool, received_wall_ms: int, secret: bytes = b""
+    ) -> Verdict:
         """What the end of an attempt means.
 
-        Args: after_doubt: an earlier attempt of the operation was in doubt.
+        Args: after_doubt: an earlier attempt of the operation was in doubt. secret: see `AttemptEnded`.
         """
         if isinstance(result, NotSent):
             return Verdict(
@@ -105,11 +109,16 @@ class Classifier:
             )
         if isinstance(result, MaybeSent):
             return Verdict(outcome=Outcome.IN_DOUBT, retry=True, detail=result.reason, cause=result.detail)
-        return self._answered(result, after_doubt=after_doubt, received_wall_ms=received_wall_ms)
+        return self._answered(
+            result, after_doubt=after_doubt, received_wall_ms=received_wall_ms, secret=secret
+        )
 
-    def _answered(self, result: Answered, *, after_doubt: bool, received_wall_ms: int) -> Verdict:
+    def _answered(
+        self, result: Answered, *, after_doubt: bool, received_wall_ms: int, secret: bytes
+    ) -> Verdict:
         response = result.response
         reading = self._read(response)
+        withheld = bool(secret) and repeats(response, reading.body, secret)
         rule = self._rule(response, reading, after_doubt=after_doubt)
         outcome = Outcome.IN_DOUBT if rule is None else rule.outcome
         asked_ms = None
@@ -121,16 +130,17 @@ class Classifier:
             detail=f"http_{response.status}",
             passes=outcome is Outcome.IN_DOUBT and _passes(response.status, rule, after_doubt=after_doubt),
             code=reading.code if reading.code and _CODE.fullmatch(reading.code) else None,
-            seen=self._seen(reading, received_wall_ms) if outcome in DEFINITE else None,
+            seen=self._seen(reading, received_wall_ms, withheld) if outcome in DEFINITE else None,
             retry_after_ms=asked_ms,
             related_id=_text(reading.value, self._platform.error_related_id),
             means=None if rule is None else rule.means,
+            withheld=withheld,
         )
 
-    def _seen(self, reading: _Reading, seen_ms: int) -> Seen | None:
+    def _seen(self, reading: _Reading, seen_ms: int, withheld: bool) -> Seen | None:
         if reading.body is None or reading.is_final is None:
             return None
-        return read_object(
+        seen = read_object(
             reading.body,
             reading.value,
             self._route.object,
@@ -138,6 +148,7 @@ class Classifier:
             seen_ms=seen_ms,
             card_fields=self._platform.card_fields,
         )
+        return replace(seen, body=None) if withheld and seen is not None else seen
 
     def _read(self, response: Response) -> _Reading:
         body = plain_body(response, self._decoders)

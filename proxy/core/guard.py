@@ -271,7 +271,9 @@ class Guard:
     def _attempt_ended(self, event: AttemptEnded, now_ms: int) -> Step:
         leading = self.operation is not None and self.operation.state is State.IN_FLIGHT
         doubt = self._unrecorded or (leading and self._record.doubt)
-        verdict = self._classifier.classify(event.result, after_doubt=doubt, received_wall_ms=event.wall_ms)
+        verdict = self._classifier.classify(
+            event.result, after_doubt=doubt, received_wall_ms=event.wall_ms, secret=event.secret
+        )
         status = event.result.response.status if isinstance(event.result, Answered) else None
         note = AttemptNote(verdict.outcome, status, verdict.code, verdict.detail, event.wall_ms)
         self._verdict, self._ended = verdict, note

@@ -116,10 +116,14 @@ class StoreFailed(Struct, frozen=True):
 
 
 class AttemptEnded(Struct, frozen=True):
-    """What came of a `Send` or a `Repeat`. `wall_ms` is the instant of its end, for HTTP dates and the record."""
+    """What came of a `Send` or a `Repeat`. `wall_ms` is the instant of its end, for HTTP dates and the record.
+
+    `secret` is the credential that the call brought, empty for none: an answer that repeats it is not kept (D4).
+    """
 
     result: WireResult
     wall_ms: int
+    secret: bytes = b""
 
 
 class Woke(Struct, frozen=True):

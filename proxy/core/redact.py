@@ -19,6 +19,12 @@ def stored_headers(headers: Headers) -> Headers:
     )
 
 
+def repeats(response: Response, plain: bytes | None, secret: bytes) -> bool:
+    """Whether the answer holds the credential that its call brought. `plain` as for `may_be_stored`."""
+    bodies = (response.body, plain or b"")
+    return any(secret in body for body in bodies) or any(secret in value for _, value in response.headers)
+
+
 def may_be_stored(
     response: Response, plain: bytes | None, *, card_fields: frozenset[str], bytes_max: int
 ) -> bool:

@@ -400,3 +400,29 @@ def test_rule_in_doubt_may_let_its_answer_pass() -> None:
     rule = OutcomeRule(outcome=IN_DOUBT, statuses=ANY_200, passes=True)
     assert answer(200, route=ruled(rule)).passes
     assert not answer(200, route=ruled(replace(rule, passes=False))).passes
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "withheld"),
+    [
+        ((), OBJECT.replace(b"}", b',"key":"sk_live_12345"}'), True),
+        ((), _gzip(OBJECT.replace(b"}", b',"key":"sk_live_12345"}')), True),
+        (((b"X-Echo", b"Bearer sk_live_12345"),), OBJECT, True),
+        ((), OBJECT, False),
+    ],
+    ids=["body", "compressed body", "header", "neither"],
+)
+def test_answer_that_repeats_the_calls_credential_is_not_kept(
+    headers: Headers, body: bytes, withheld: bool
+) -> None:
+    coding = ((b"Content-Encoding", b"gzip"),) if body[:1] == b"\x1f" else ()
+    answered = Answered(Response(201, (*headers, *coding), body))
+
+    verdict = Classifier(CREATE, PAYHUB).classify(
+        answered, after_doubt=False, received_wall_ms=0, secret=b"sk_live_12345"
+    )
+
+    assert verdict.outcome is EXECUTED
+    assert verdict.withheld is withheld
+    assert verdict.seen is not None
+    assert (verdict.seen.body is None) is withheld

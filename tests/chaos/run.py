@@ -23,6 +23,7 @@ ORDERS_PER_S: Final = 7.0
 LAST_CALLS_S: Final = 25.0
 SETTLE_S: Final = 90.0
 REST_S_MAX: Final = 300.0  # for all that comes before and after the chaos
+LINE_MAX: Final = 1_500
 LOOK_S: Final = 1.0
 AT_REST: Final = frozenset({"executed", "not_executed", "absent"})
 
@@ -67,7 +68,7 @@ class Report:
             f"at rest   {rest} after the last fault; slowest drain {self.drain_s_max:.1f} s",
             f"guards    {len(self.logs.witnesses)} second keys went through after a result that was unknown",
             f"verdict   {len(self.violations)} violations",
-            *(f"  {violation}" for violation in self.violations[:40]),
+            *(f"  {violation}"[:LINE_MAX] for violation in self.violations[:40]),
         ]
 
 

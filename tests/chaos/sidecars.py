@@ -24,6 +24,9 @@ FIRST_START_S: Final = 90.0  # nothing is broken yet, but the machine may be bus
 DRAIN_S: Final = 30.0
 """Far beyond `drain_timeout` and the graces around it, also on a busy machine: longer is a process that hangs."""
 
+STORY_LINES: Final = 60
+STORY_CHARACTERS: Final = 4_000
+
 _SERIOUS: Final = re.compile(r"Traceback|internal_fault|Task exception|never awaited|Exception ignored")
 UNLIMITED: Final = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
@@ -192,6 +195,9 @@ class Sidecar:
             self.incidents.append(f"{self.name}: a drain ended with {code}: {last}")
 
     def _tell_faults(self, process: Process) -> None:
-        for line in process.said:
+        """What the process told of its own faults, each with what followed it: a traceback's end says most."""
+        lines = process.said
+        for at, line in enumerate(lines):
             if _SERIOUS.search(line):
-                self.incidents.append(f"{self.name}: {line[:600]}")
+                story = " / ".join(part.strip() for part in lines[at : at + STORY_LINES])
+                self.incidents.append(f"{self.name}: {story[:STORY_CHARACTERS]}")

@@ -250,6 +250,13 @@ async def test_cluster_node_lost_refuses_unsent_and_charges_nothing_twice(stage:
         trio.stop()
 
 
+async def test_cluster_that_is_not_there_is_told_in_one_line(stage: Stage) -> None:
+    """redis-py has a kind of its own for this, which is none of its errors."""
+    sandbox = await stage.sandbox()
+    with pytest.raises(StoreUnavailable, match=r"Redis Cluster: opening the ledger: .* Check store\.url"):
+        await stage.proxy(sandbox.url, **on("redis+cluster://127.0.0.1:1,127.0.0.1:2"))
+
+
 def _back(node: Server) -> None:
     """Started again, and part of a whole cluster."""
     node.start()

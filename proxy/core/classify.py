@@ -14,7 +14,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from proxy.core.bodies import Json, Mistake, Number, at, read_json
-from proxy.core.cards import holds_card
+from proxy.core.cards import holds_card, holds_card_number
 from proxy.core.http import (
     Answered,
     Headers,
@@ -129,7 +129,7 @@ class Classifier:
             retry=self._retries(response, outcome, rule),
             detail=f"http_{response.status}",
             passes=outcome is Outcome.IN_DOUBT and _passes(response.status, rule, after_doubt=after_doubt),
-            code=reading.code if reading.code and _CODE.fullmatch(reading.code) else None,
+            code=_fit_code(reading.code, secret),
             seen=self._seen(reading, received_wall_ms, withheld) if outcome in DEFINITE else None,
             retry_after_ms=asked_ms,
             related_id=_text(reading.value, self._platform.error_related_id),
@@ -211,6 +211,13 @@ def read_object(
         resolution_status=_text(value, rule.resolution_status),
         body=None if holds_card(body, value, card_fields) else body,
     )
+
+
+def _fit_code(code: str | None, secret: bytes) -> str | None:
+    """The platform's error code, if it is a word that may be kept and shown (D4)."""
+    if not code or not _CODE.fullmatch(code) or holds_card_number(code):
+        return None
+    return None if secret and secret in code.encode("ascii") else code
 
 
 def _finality(value: Json, rule: ObjectRule) -> bool | None:

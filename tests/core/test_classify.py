@@ -402,6 +402,17 @@ def test_rule_in_doubt_may_let_its_answer_pass() -> None:
     assert not answer(200, route=ruled(replace(rule, passes=False))).passes
 
 
+@pytest.mark.parametrize("code", ["4242424242424242", "sk_live_12345", "x" * 200, "two words"])
+def test_code_that_is_no_word_of_a_platform_is_not_kept(code: str) -> None:
+    answered = Answered(Response(500, (), error(code)))
+
+    verdict = Classifier(CREATE, PAYHUB).classify(
+        answered, after_doubt=False, received_wall_ms=0, secret=b"sk_live_12345"
+    )
+
+    assert (verdict.outcome, verdict.code) == (IN_DOUBT, None)
+
+
 @pytest.mark.parametrize(
     ("headers", "body", "withheld"),
     [

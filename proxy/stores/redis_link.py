@@ -107,9 +107,9 @@ _LOST = (
     AttributeError,
 )
 """How a lost connection shows. RedisClusterException, which is no RedisError, says that no node of a cluster can
-be reached, or that none lets this user see the slots. RuntimeError is uvloop's word for a write to one that was just
-reset, where asyncio says nothing and fails the next read; AttributeError is redis-py's stumble over one that another
-task drops while it is being taken out of the pool."""
+be reached, or that none lets this user see the slots. RuntimeError is uvloop's word for a write to one that was
+just reset, where asyncio says nothing and fails the next read; AttributeError is redis-py's stumble over one that
+another task drops while it is being taken out of the pool."""
 NETWORK = (failures.RedisError, *_LOST)
 
 

@@ -20,7 +20,7 @@ from proxy.core.messages import (
     Withdrawn,
 )
 from proxy.core.model import Key, Operation, Outcome, Owner, Seen, State, replace
-from proxy.core.reserve import SEQ_MAX, WithdrawClaim
+from proxy.core.reserve import SEQ_MAX, ReserveOperation, WithdrawClaim
 from proxy.core.rules import GuardRule
 from proxy.core.settle import DeliverFailure, SettleRun
 from tests.core.payhub import SCOPE, injecting
@@ -81,6 +81,12 @@ def test_reserve_first_call_leads_with_fence_1_and_attempt_1_recorded() -> None:
     operation = led(Book(), create())
     assert (operation.state, operation.fence, operation.attempt_count) == (State.IN_FLIGHT, 1, 1)
     assert [attempt.n for attempt in operation.attempts] == [1]
+
+
+def test_reserve_and_withdraw_name_their_scope_for_the_store() -> None:
+    owner = Owner("a")
+    assert ReserveOperation(create(), owner, LEASE_MS).scope == SCOPE
+    assert WithdrawClaim(create(), owner).scope == SCOPE
 
 
 def test_reserve_second_call_of_the_key_follows() -> None:

@@ -18,6 +18,7 @@ from proxy.core.resolve import (
     Missed,
     NoticeLapse,
     NotNow,
+    PutOffLookup,
     TakeLookup,
     TakeSweep,
     first_point_ms,
@@ -387,6 +388,22 @@ def test_end_of_an_operation_that_is_gone_is_nothing() -> None:
     task = taken(book, operation, forced=True)
     book.drop(operation)
     assert book.run(EndLookup(task, Missed(), POLICY)) == ()
+
+
+def test_put_off_lookup_comes_back_later_where_one_was_due() -> None:
+    book = Book()
+    operation = unknown(book)
+    book.run(PutOffLookup(SCOPE, operation.id, WALL_MS + 77_000))
+    assert book.only.lookups.next_ms == WALL_MS + 77_000
+
+
+def test_put_off_lookup_makes_nothing_due() -> None:
+    book = Book()
+    operation = unknown(book)
+    book.put(replace(operation, lookups=replace(operation.lookups, next_ms=None)))
+    book.run(PutOffLookup(SCOPE, operation.id, WALL_MS))
+    assert book.only.lookups.next_ms is None
+    Book().run(PutOffLookup(SCOPE, operation.id, WALL_MS))
 
 
 # --- dead leaders, sweeps -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from proxy.core.http import Response
 from tests.sim.platforms import JSON_TYPE, Request
-from tests.sim.world import World
+from tests.sim.world import Kind, World
 
 RETENTION_MS = 7 * 86_400_000
 CONFIRMS_MAX = 3
@@ -148,7 +148,10 @@ class Bank:
         )
         resource.charges.append(effect)
         self.effects.append(effect)
-        result = chance.pick(("succeeded", "succeeded", "failed", "processing"))
+        results = ("succeeded", "failed", "succeeded", "failed", "processing")
+        if self.world.kind is Kind.CARDS:
+            results = ("failed", "failed", "failed", "failed", "succeeded")
+        result = chance.pick(results)
         effect.result = result if result in FINAL else ""
         resource.status = "processing"
         self._show(resource)

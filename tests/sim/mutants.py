@@ -41,7 +41,7 @@ from proxy.stores import memory, purging, rows
 from tests.sim import wire
 from tests.sim.story import play
 
-SEEDS_MAX = 4_000
+SEEDS_MAX = 5_000
 """A mutant that needs more is too well hidden: the world's weights are then to be changed."""
 
 Undo = Callable[[], None]

@@ -17,7 +17,7 @@ from tests.sim.checks import Checks
 from tests.sim.platforms import Request
 from tests.sim.sidecar import Sidecar
 from tests.sim.store import SimStore
-from tests.sim.world import World
+from tests.sim.world import Kind, World
 
 TRIES_MAX = 6
 SUBMISSIONS_MAX = 3
@@ -88,7 +88,7 @@ class Merchant:
         self.town.call(self.request, self._told, patience_ms=patience_ms, hangs_up_ms=hangs_up_ms)
         if self.request.key is None:
             return
-        if fault == "burst" or (self.town.store.flaky_permille and chance.hits(200)):
+        if fault == "burst" or (world.kind is Kind.FORWARDING and chance.hits(600)):
             for _ in range(chance.between(1, 3)):
                 world.after(chance.below(50), lambda: self.town.call(self.request, _unheard))
         elif fault == "wrong_amount":

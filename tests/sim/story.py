@@ -14,10 +14,11 @@ from tests.sim.rows import Edge, Rows
 from tests.sim.sidecar import Sidecar
 from tests.sim.store import SimStore
 from tests.sim.wire import Wire
-from tests.sim.world import START_MS, Chance, Swarm, World
+from tests.sim.world import START_MS, Chance, Kind, Swarm, World
 
 FAULTS_MS_MAX = 1_200_000
 SETTLING_MS_MAX = 3 * 86_400_000
+ROUNDS_MAX = 40
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
@@ -123,7 +124,10 @@ class Story:
                 self.fleet.sweep()
             wait_ms = 6 * HOUR_MS if due_ms is None else max(1_000, due_ms - world.wall_ms())
             world.run_until(world.now_ms + min(wait_ms, DAY_MS))
-        world.run_until(world.now_ms + 30_000)
+        for _ in range(ROUNDS_MAX):  # a merchant may have put a call off until now
+            world.run_until(world.now_ms + 30_000)
+            if self.is_quiet and not self.store.waiters:
+                break
         if not self.is_quiet or self.store.waiters or any(host.unused for host in self.town.sidecars):
             raise world.broken("calls, waiters or owed writes are left long after the faults stopped")
         self.checks.settled()
@@ -187,11 +191,15 @@ def play(seed: int, *, told: list[str] | None = None, without: frozenset[str] = 
     world = World(seed, swarm, chance, told)
     world.is_slow = chance.hits(300)
     setting = setting_of(chance)
-    if setting.forwards and chance.hits(
-        500
-    ):  # refusals beside doubts, which is where forwarding is hard (D3)
-        swarm.stress("wire", "turned_away", 150)
-        swarm.stress("wire", "reset_after", 150)
+    if chance.hits(80):  # cards that are declined, answers that may not be kept, callers that leave (K3, D4)
+        world.kind = Kind.CARDS
+        setting = replace(setting, is_unique=True, stored_bytes_max=40)
+        swarm.stress("wire", "reset_before", 250)
+    elif setting.forwards and chance.hits(500):  # refusals beside doubts, while the store comes and goes (D3)
+        world.kind = Kind.FORWARDING
+        setting = replace(setting, attempts=1)
+        swarm.stress("wire", "turned_away", 250)
+        swarm.stress("wire", "reset_after", 250)
     story = Story.of(world, setting, sidecars=chance.between(1, 3))
     story.trouble(shoppers=chance.between(1, 5))
     story.calm()

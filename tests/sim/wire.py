@@ -18,7 +18,7 @@ from proxy.core.http import (
 from tests.sim.bank import Bank, refusal
 from tests.sim.checks import Checks
 from tests.sim.platforms import ATTEMPT_TIMEOUT_MS, JSON_TYPE, LATE_MS_MAX, Request
-from tests.sim.world import World
+from tests.sim.world import Kind, World
 
 HTML = ((b"Content-Type", b"text/html"),)
 GATEWAY = Response(502, HTML, b"<html>bad gateway</html>")
@@ -77,7 +77,11 @@ class Wire:
         leaves()
         fault = world.fault("wire")
         begun = world.steps
-        travel_ms = chance.between(400, 5_000) if chance.hits(100) else chance.between(5, 400)
+        travel_ms = (
+            chance.between(400, 5_000)
+            if chance.hits(500 if world.kind is Kind.FORWARDING else 100)
+            else chance.between(5, 400)
+        )
         if fault == "refused":
             world.after(5, lambda: ended(NotSent(NotSentReason.REFUSED)))
         elif fault in BEFORE:

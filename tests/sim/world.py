@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -147,6 +148,14 @@ _OFTEN = {"caller": 3, "person": 6, "lookup": 4, "event": 4}
 _RARE = {"command": 3, "store": 2, "ledger": 4}
 
 
+class Kind(StrEnum):
+    """What a story is about, where chance alone would seldom get there."""
+
+    ORDINARY = "ordinary"
+    CARDS = "cards"
+    FORWARDING = "forwarding"
+
+
 class Violation(AssertionError):
     """A promise that was broken."""
 
@@ -165,6 +174,7 @@ class World:
     boot: int = 1
     boot_at_ms: int = 0
     calm: bool = False
+    kind: Kind = Kind.ORDINARY
     is_slow: bool = False  # a story of days instead of minutes
     steps: int = 0
     on_step: Thunk | None = None

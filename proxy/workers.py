@@ -9,6 +9,7 @@ serves the admin listener, with everyone's counts.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from proxy.observe import Share
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 EARLY_DEATH_MS = 2_000  # a worker that dies sooner than this after its start can't start at all
 EARLY_DEATHS_MAX = 5
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +108,19 @@ class _Crew:
                 os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)
 
     def _start(self, worker: Worker) -> None:
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._live(worker)
+            self._live(worker, parent)
         self._alive[pid] = (worker, self._now_ms())
 
-    def _live(self, worker: Worker) -> NoReturn:
+    def _live(self, worker: Worker, parent: int) -> NoReturn:
         """In the child: nothing of the parent's handlers, and no way back into its stack."""
         code = 1
         try:
             for number in FORWARDED:
                 signal.signal(number, signal.SIG_DFL)
+            drain_with(parent)
             code = self._work(worker)
         finally:
             os._exit(code)
@@ -138,6 +142,19 @@ class _Crew:
             self._pass_on(signal.SIGTERM, None)
             return
         self._start(worker)
+
+
+def drain_with(parent: int) -> None:
+    """Have the kernel send SIGTERM when the parent dies, however it dies; where it has died already, end now.
+
+    Orphans would go on taking calls on the port of whoever is started in the parent's place, and hold the admin
+    listener against it.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):  # Linux alone
+        libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 @contextlib.contextmanager

@@ -10,10 +10,12 @@ import pytest
 
 from proxy.core.model import State
 from tests.e2e.callers import payment
+from tests.e2e.platforms import ok
 from tests.e2e.processes import Process
 from tests.e2e.stage import Stage, until
 from tests.redis.crowd import patient, with_store
 from tests.stores.redis_server import Server
+from tests.wire.peers import Hold, Script
 
 pytestmark = pytest.mark.slow
 
@@ -46,3 +48,30 @@ async def test_workers_on_redis_share_key_ledger_and_counts(stage: Stage, server
     assert {found["state"] for found in await sidecar.operations()} == {State.EXECUTED}
     sidecar.signal(signal.SIGTERM)
     assert await sidecar.ended() == 0
+
+
+async def test_workers_of_a_killed_parent_drain_and_leave_its_port(stage: Stage, server: Server) -> None:
+    """Else they would take calls beside the process that is started in its place."""
+    go = asyncio.Event()
+    platform = await stage.platform()
+    platform.plan(Script(Hold(go), *ok().steps))
+    sidecar = await stage.process(platform.url, workers=2, **with_store(server.url))
+    call = asyncio.create_task(patient(sidecar.address, payment()))
+    await platform.got(1)
+    sidecar.process.kill()
+    go.set()
+
+    told = await call
+
+    async def gone() -> bool:
+        try:
+            await sidecar.call(payment("K-2", order="O-2"))
+        except ConnectionRefusedError:
+            return True
+        except (OSError, EOFError):
+            return False
+        return False
+
+    await until(gone, within_s=15.0)
+    assert (told.status, told.knowledge) == (201, "executed")
+    assert await sidecar.ended() == -signal.SIGKILL

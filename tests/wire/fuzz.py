@@ -293,7 +293,11 @@ class Fuzzer:
     def __call__(self, data: bytes) -> None:
         """One conversation. Raises: Disagreement."""
         self.count += 1
-        self._loop.run_until_complete(self._converse(Conversation.of(data)))
+        try:
+            self._loop.run_until_complete(self._converse(Conversation.of(data)))
+        except Exception as error:
+            error.add_note(f"replay: python -m tests.wire.fuzzing 0 {data.hex()}")
+            raise
 
     async def _converse(self, conversation: Conversation) -> None:
         ends = Ends(self._sock, conversation.plans)

@@ -448,11 +448,7 @@ class Guard:
         if verdict is None or note is None:  # following, or withdrawing
             return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
         if verdict.outcome in DEFINITE and self._last_answer is not None:
-            told = replace(
-                self.operation,
-                state=STATE_OF[verdict.outcome],
-                status=verdict.seen.status if verdict.seen else None,
-            )
+            told = _as_answered(self.operation, verdict)
             return Step(self._voice.live(told, self._last_answer.response))
         if _is_breaker(verdict):
             return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
@@ -472,13 +468,20 @@ class Guard:
     def _store_failed_outside_a_run(self, event: StoreFailed) -> Step:
         route = self.claim.route
         if self.operation is not None and self._last_answer is not None and self._verdict is not None:
-            return Step(self._voice.live(self.operation, self._last_answer.response))  # an update that failed
+            told = _as_answered(self.operation, self._verdict)  # an update that failed
+            return Step(self._voice.live(told, self._last_answer.response))
         forwards = self.operation is None and route.on_failure is OnFailure.FORWARD and not self._unrecorded
         if forwards and not isinstance(self.claim.key, SeqKey):
             self._unrecorded = True
             command: Command = Repeat(self.claim.key, route.retry.attempt_timeout_ms, None)
             return Step(command, (SentUnrecorded(self._route),))
         return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
+
+
+def _as_answered(operation: Operation, verdict: Verdict) -> Operation:
+    """The operation as a definite answer shows it, where the store could not take that in."""
+    status = verdict.seen.status if verdict.seen else None
+    return replace(operation, state=STATE_OF[verdict.outcome], status=status)
 
 
 def _breaker_open(event: AttemptEnded) -> bool:

@@ -543,6 +543,17 @@ def test_guard_update_that_failed_still_gives_the_live_answer() -> None:
     )
 
 
+def test_guard_update_that_failed_says_what_the_live_answer_made_known() -> None:
+    """A declined payment told as pending, by the record that could not be written: body and header disagreed."""
+    pending = ended(claimed(), State.PENDING, accepted=True)
+    play(
+        guard(CLAIM),
+        (Recorded(pending, False), repeats()),
+        (ends(payment("failed", version=4)), updates(State.EXECUTED)),
+        (StoreFailed("down"), replies(200, "executed")),
+    )
+
+
 def test_guard_update_refused_for_newer_evidence_gives_that() -> None:
     newer = executed_with_answer(newest=seen(version=9, body=b'{"version":9}'))
     play(

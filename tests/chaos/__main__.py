@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="what is planned; not when it happens")
     parser.add_argument("--store", choices=("sqlite", "redis", "sentinel"), default="sqlite")
     parser.add_argument("--sidecars", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1, help="processes of the last sidecar")
     parser.add_argument("--orders", type=float, default=7.0, help="new orders a second")
     parser.add_argument("--careless", action="store_true", help="a bank without order uniqueness")
     parser.add_argument("--keep", type=Path, help="an empty folder for the run's files and its logs")
@@ -29,6 +30,7 @@ def main() -> int:
         seed=given.seed,
         store=given.store,
         sidecars=given.sidecars,
+        workers=given.workers,
         orders_per_s=given.orders,
         careless=given.careless,
     )

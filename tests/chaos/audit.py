@@ -20,6 +20,8 @@ RELEASING: Final = frozenset({"400", "401", "403", "422"})
 
 UNDER_WAY: Final = frozenset({"idempotency_conflict", "operation_in_progress"})
 
+FINAL: Final = frozenset({"succeeded", "failed", "canceled", "expired"})
+
 NOT_DONE_STATUSES: Final = frozenset({400, 401, 403, 404, 405, 413, 415, 422, 425, 429})
 NOT_DONE_CODES: Final = frozenset({"temporarily_unavailable", "upstream_unavailable", "rate_limited"})
 """How a client that knows no `Safepost-` header hears that nothing was done."""
@@ -324,6 +326,14 @@ def answers_say_what_is_known(index: Index) -> Iterator[Violation]:
             )
 
 
+def knowledge_fits_the_answer(index: Index) -> Iterator[Violation]:
+    """H8: a final status in a 2xx is executed, in the header as in the body."""
+    for call in index.logs.calls:
+        if 200 <= call.status < 300 and call.object_status in FINAL and call.knowledge != "executed":
+            text = f"call {call.n}: {call.status} {call.object_status}, marked {call.knowledge}"
+            yield Violation("knowledge fits the answer", call.order, text)
+
+
 def processes_behaved(index: Index) -> Iterator[Violation]:
     for incident in index.logs.incidents:
         yield Violation("processes behave", "process", incident)
@@ -348,5 +358,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     burst_has_one_outcome,
     guard_held_while_unknown,
     answers_say_what_is_known,
+    knowledge_fits_the_answer,
     processes_behaved,
 )

@@ -30,12 +30,13 @@ AT_REST: Final = frozenset({"executed", "not_executed", "absent"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is asked of a run. `seconds`: of chaos; the calm and the audit come on top."""
+    """What is asked of a run. `seconds`: of chaos; the calm and the audit come on top. `workers`: of the last."""
 
     seconds: float
     seed: int
     store: str
     sidecars: int = 3
+    workers: int = 1
     orders_per_s: float = ORDERS_PER_S
     careless: bool = False
 
@@ -103,6 +104,7 @@ async def _play(plan: Plan, folder: Path) -> Report:
         Random(chance.random()),
         store=plan.store,
         sidecars=plan.sidecars,
+        workers=plan.workers,
         careless=plan.careless,
     ) as made_world:
         ends = loop.time() + plan.seconds

@@ -156,6 +156,7 @@ DOCTORED = {
         "held back while unknown",
     ),
     "no knowledge": (with_calls(refused(status=503, knowledge=None)), "answers say what is known"),
+    "final, marked as pending": (with_calls(call(knowledge="pending")), "knowledge fits the answer"),
     "process fell over": (replace(HONEST, incidents=["sidecar-1: Traceback"]), "processes behave"),
 }
 

@@ -203,7 +203,7 @@ def faketime_environ(file: Path) -> dict[str, str]:
 
 @asynccontextmanager
 async def world(
-    folder: Path, chance: Random, *, store: str, sidecars: int, careless: bool
+    folder: Path, chance: Random, *, store: str, sidecars: int, workers: int, careless: bool
 ) -> AsyncIterator[World]:
     """A running world; everything in it ends with the block.
 
@@ -230,6 +230,7 @@ async def world(
             made.counts["disk of its own"] = int(is_mounted)
         for n, (port, admin) in enumerate(ports):
             await _add_sidecar(made, stack, n, port=port, admin=admin, careless=careless)
+        made.sidecars[-1].settings["workers"] = workers
         made.sidecars[0].settings["events"] = {"listen": f"127.0.0.1:{events}", "secret": SECRET}
         for sidecar in made.sidecars:
             sidecar.write()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 
+from proxy.core.admit import AdmitUnrecorded
 from proxy.core.messages import Claim, SeqKey
 from proxy.core.reserve import WithdrawClaim
 from proxy.core.tables import Verb
@@ -44,16 +45,18 @@ class OwedWrites:
         self._unused[_identity(verb.claim)] = verb
 
     async def take_back(self, claim: Claim) -> None:
-        """Withdraw an unused claim on this key, if there is one.
+        """Write first what is owed about this key or its subject: claims unused, sends unrecorded (D3).
 
-        Raises: StoreUnavailable; the claim then stays owed.
+        Raises: StoreUnavailable; what was not written stays owed.
         """
-        if not self._unused:
-            return
-        verb = self._unused.get(_identity(claim))
-        if verb is not None:
-            await self._store.transact(verb)
+        unused = self._unused.get(_identity(claim)) if self._unused else None
+        if unused is not None:
+            await self._store.transact(unused)
             self._unused.pop(_identity(claim), None)
+        for number, verb in tuple(self._verbs.items()):
+            if isinstance(verb, AdmitUnrecorded) and _meets(verb.claim, claim):
+                await self._store.transact(verb)
+                self._verbs.pop(number, None)
 
     async def pay(self) -> bool:
         """Write what is owed, oldest first. True when nothing is owed any more."""
@@ -66,6 +69,12 @@ class OwedWrites:
         except StoreUnavailable:
             return False
         return not len(self)
+
+
+def _meets(sent: Claim, claim: Claim) -> bool:
+    """Whether what was sent unrecorded bears on this claim: the same key, or the same thing (U1)."""
+    same_thing = sent.scope == claim.scope and sent.subject is not None and sent.subject == claim.subject
+    return same_thing or _identity(sent) == _identity(claim)
 
 
 def _identity(claim: Claim) -> tuple[str, ...]:

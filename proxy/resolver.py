@@ -15,6 +15,7 @@ from proxy.core.http import WireRequest
 from proxy.core.lookups import listed_ids, lookup_target, read_lookup
 from proxy.core.messages import BecameKnown, BecameUnknown, Fact, LookupMade, OutcomeConflict, Reply
 from proxy.core.model import Operation, OperationId, Owner, Scope, State
+from proxy.core.redact import secret_of
 from proxy.core.resolve import (
     EndLookup,
     Found,
@@ -251,7 +252,14 @@ class Resolver:
         else:
             request = _read(target, credential)
             answered = await self.upstream.send(request, timeout_ms=rule.timeout_ms)
-            result = read_lookup(answered, task.operation, route, self.platform, seen_ms=self.clock.wall_ms())
+            result = read_lookup(
+                answered,
+                task.operation,
+                route,
+                self.platform,
+                seen_ms=self.clock.wall_ms(),
+                secret=secret_of(credential),
+            )
         changes = await self.store.transact(EndLookup(task, result, self.policy))
         reason = result.reason if isinstance(result, LookupFailed) else ""
         self.tell(LookupMade(route.name, _WORDS[type(result)], reason))

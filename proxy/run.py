@@ -9,9 +9,7 @@ from proxy.core.guard import Guard
 from proxy.core.http import Headers, WireRequest, first, without
 from proxy.core.messages import Claim
 from proxy.core.model import Key, Now, Owner, State
-
-SECRET_BYTES_MIN = 8
-"""A shorter credential is found in any text; nobody has one."""
+from proxy.core.redact import secret_of
 
 
 @dataclass(slots=True)
@@ -43,9 +41,7 @@ class Run:
     @property
     def secret(self) -> bytes:
         """The credential that the platform gets with the call, without its scheme; empty for none (D4)."""
-        value = first(self.request.headers, b"authorization") or b""
-        secret = value.rpartition(b" ")[2]
-        return secret if len(secret) >= SECRET_BYTES_MIN else b""
+        return secret_of(first(self.request.headers, b"authorization") or b"")
 
     def keyed(self, key: Key) -> WireRequest:
         """The request with the key in its place: as the caller sent it, or added where missing (H1)."""

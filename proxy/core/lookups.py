@@ -7,7 +7,8 @@ from urllib.parse import quote, unquote
 from proxy.core.bodies import Json, Mistake, read_json, written_json
 from proxy.core.classify import plain_body, read_object
 from proxy.core.http import Answered, WireResult
-from proxy.core.model import Operation
+from proxy.core.keys import LENGTH_MAX
+from proxy.core.model import Operation, replace
 from proxy.core.resolve import Found, LookupFailed, LookupResult, Missed
 from proxy.core.rules import Path, Platform, Route
 
@@ -16,6 +17,8 @@ def merchant_number(operation: Operation) -> str | None:
     """The merchant's own number of the resource: what follows the prefix of the subject's handle."""
     if operation.subject is None or operation.acts_on_existing:
         return None
+    if len(operation.subject) >= LENGTH_MAX:
+        return None  # shortened by a hash: the number can't be read back, and another would be a false miss
     return unquote(operation.subject.partition(":")[2])
 
 
@@ -33,9 +36,18 @@ def lookup_target(operation: Operation, route: Route) -> bytes | None:
 
 
 def read_lookup(
-    result: WireResult, operation: Operation, route: Route, platform: Platform, *, seen_ms: int
+    result: WireResult,
+    operation: Operation,
+    route: Route,
+    platform: Platform,
+    *,
+    seen_ms: int,
+    secret: bytes = b"",
 ) -> LookupResult:
-    """What a lookup's end shows. Only the documented empty answer is a miss (U8)."""
+    """What a lookup's end shows. Only the documented empty answer is a miss (U8).
+
+    Args: secret: the credential that it was asked with; an object that repeats it is not kept (D4).
+    """
     rule = route.lookup
     if rule is None:
         return LookupFailed("no lookup")
@@ -48,13 +60,21 @@ def read_lookup(
         return LookupFailed(f"http_{response.status} without the platform's JSON")
     by_id = operation.resource_id is not None and rule.by_id is not None
     if response.status == 200:
-        return _shown(value, operation, route, platform, by_id=by_id, seen_ms=seen_ms)
+        shown = _shown(value, operation, route, platform, by_id=by_id, seen_ms=seen_ms)
+        return _withheld(shown, secret) if secret and isinstance(shown, Found) else shown
     # An id that was never confirmed may be unknown to the platform; one that it gave out itself may not.
     never_confirmed = operation.acts_on_existing and operation.newest is None and not operation.accepted
     says_so = response.status in rule.absent_statuses and _at(value, platform.error_code) is not None
     if by_id and never_confirmed and says_so:
         return Missed()
     return LookupFailed(f"http_{response.status}")
+
+
+def _withheld(found: Found, secret: bytes) -> Found:
+    body = found.seen.body
+    return (
+        found if body is None or secret not in body else Found(replace(found.seen, body=None), found.handles)
+    )
 
 
 def _shown(

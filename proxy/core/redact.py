@@ -9,6 +9,9 @@ from proxy.core.http import Headers, Response
 NEVER_STORED = frozenset({b"set-cookie", b"set-cookie2", b"date", b"authorization", b"www-authenticate"})
 """`Date` is of each message (RFC 9110 section 6.6.1); the others hold credentials or a session."""
 
+SECRET_BYTES_MIN = 8
+"""A shorter credential is found in any text; nobody has one."""
+
 
 def stored_headers(headers: Headers) -> Headers:
     """The answer's headers less those that are a message's own or hold credentials."""
@@ -17,6 +20,12 @@ def stored_headers(headers: Headers) -> Headers:
         for name, value in headers
         if name.lower() not in NEVER_STORED and not holds_card_number(value.decode("latin-1"))
     )
+
+
+def secret_of(authorization: bytes) -> bytes:
+    """The credential of an `Authorization` field, without its scheme; empty for none."""
+    secret = authorization.rpartition(b" ")[2]
+    return secret if len(secret) >= SECRET_BYTES_MIN else b""
 
 
 def repeats(response: Response, plain: bytes | None, secret: bytes) -> bool:

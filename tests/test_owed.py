@@ -1,0 +1,59 @@
+"""Writes owed to the ledger are made before anything else is done for their key or their subject (D3)."""
+
+from __future__ import annotations
+
+from proxy.core.admit import AdmitUnrecorded
+from proxy.core.messages import Blocked, Reserved, Running
+from proxy.core.model import Handle, Key, Outcome, Owner, State, replace
+from proxy.core.reserve import ReserveOperation, WithdrawClaim
+from proxy.owed import OwedWrites
+from proxy.stores.memory import MemoryStore
+from tests.contract.values import LEASE_MS, HandClock, claim
+
+
+def unrecorded(name: str, *, order: str | None = None) -> AdmitUnrecorded:
+    """A call that was forwarded while the store was down and got no answer."""
+    return AdmitUnrecorded(claim(name, order=order), Key(name), Outcome.IN_DOUBT, None, 1_000, None)
+
+
+def reserve(name: str, owner: str, *, order: str | None = None) -> ReserveOperation:
+    return ReserveOperation(claim(name, order=order), Owner(owner), LEASE_MS)
+
+
+async def test_a_claim_whose_reply_was_lost_is_taken_back_before_its_key_is_used_again() -> None:
+    store = MemoryStore(HandClock())
+    owed = OwedWrites(store)
+    await store.transact(reserve("K", "lost"))
+    owed.withdraw(WithdrawClaim(claim("K"), Owner("lost")))
+
+    assert isinstance(await store.transact(reserve("K", "b")), Running)
+    await owed.take_back(claim("K"))
+
+    assert isinstance(await store.transact(reserve("K", "c")), Reserved)
+    assert len(owed) == 0
+
+
+async def test_what_was_sent_unrecorded_holds_its_order_before_another_key_is_claimed() -> None:
+    store = MemoryStore(HandClock())
+    owed = OwedWrites(store)
+    owed.add(unrecorded("K1", order="O"))
+
+    await owed.take_back(claim("K2", order="O"))
+
+    blocked = await store.transact(reserve("K2", "b", order="O"))
+    assert isinstance(blocked, Blocked)
+    assert (blocked.holder.key, blocked.holder.state) == ("K1", State.UNKNOWN)
+    assert len(owed) == 0
+
+
+async def test_what_was_sent_for_other_things_waits_its_turn() -> None:
+    store = MemoryStore(HandClock())
+    owed = OwedWrites(store)
+    owed.add(unrecorded("K1", order="O1"))
+    owed.add(unrecorded("K2"))
+
+    await owed.take_back(replace(claim("K3", order="O3"), subject=Handle("order:O3")))
+
+    assert len(owed) == 2
+    assert await owed.pay()
+    assert len(owed) == 0

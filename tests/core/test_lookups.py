@@ -63,6 +63,15 @@ def test_target_is_none_where_there_is_no_way_to_ask() -> None:
     assert lookup_target(replace(confirmed(), resource_id=None), CONFIRM) is None
 
 
+@pytest.mark.parametrize(("note", "kept"), [("paid", True), ("key sk_live_12345", False)])
+def test_object_that_repeats_the_lookups_credential_is_not_kept(note: str, kept: bool) -> None:
+    shown = read_lookup(
+        listed(ITEM | {"note": note}), created(), CREATE, PAYHUB, seen_ms=7, secret=b"sk_live_12345"
+    )
+    assert isinstance(shown, Found)
+    assert (shown.seen.status, shown.seen.body is not None) == ("succeeded", kept)
+
+
 # --- reading ------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.core.http import Headers, Response
-from proxy.core.redact import may_be_stored, stored_headers
+from proxy.core.redact import may_be_stored, secret_of, stored_headers
 
 FIELDS = frozenset({"pan", "cvc"})
 
@@ -34,3 +34,16 @@ def test_headers_are_stored_less_credentials_dates_and_card_numbers() -> None:
     kept: Headers = ((b"Location", b"/v1/payments/pay_1"), (b"ETag", b"v1"))
     dropped: Headers = ((b"Date", b"x"), (b"Set-Cookie", b"s=1"), (b"X-Card", b"4242424242424242"))
     assert stored_headers((*dropped, *kept)) == kept
+
+
+@pytest.mark.parametrize(
+    ("authorization", "secret"),
+    [
+        (b"Bearer sk_live_12345", b"sk_live_12345"),
+        (b"sk_live_12345", b"sk_live_12345"),
+        (b"Bearer x", b""),
+        (b"", b""),
+    ],
+)
+def test_secret_of_a_call_is_its_credential_without_the_scheme(authorization: bytes, secret: bytes) -> None:
+    assert secret_of(authorization) == secret

@@ -70,7 +70,7 @@ class Listener:
     async def _follow(self, subscription: PubSub) -> None:
         """Keep the subscription in step with what is wanted, while someone listens to it."""
         hearing = asyncio.get_running_loop().create_task(self._hear(subscription))
-        hearing.add_done_callback(lambda task: self._stirred.set())
+        hearing.add_done_callback(self._heard_out)
         have: set[bytes] = set()
         try:
             while not self._is_closing and not hearing.done():
@@ -86,6 +86,12 @@ class Listener:
             await stop(hearing)
         if not hearing.cancelled():
             hearing.result()
+
+    def _heard_out(self, hearing: asyncio.Task[None]) -> None:
+        """Its break is taken note of here: where the subscription breaks at the same moment nobody else would."""
+        self._stirred.set()
+        if not hearing.cancelled():
+            hearing.exception()
 
     async def _hear(self, subscription: PubSub) -> None:
         while True:

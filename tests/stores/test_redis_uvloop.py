@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from random import Random  # noqa: TID251 -- seeded
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from proxy import loops
 from proxy.clock import SystemClock
+from proxy.core.messages import Reserved
 from proxy.ports import Query, StoreUnavailable
 from proxy.stores.redis import RedisStore
 from proxy.stores.redis_link import trouble_of
@@ -54,8 +56,12 @@ async def _severed(server: Server) -> tuple[list[BaseException], list[dict[str, 
     store = RedisStore(f"redis://{line.address}/0", clock=SystemClock(), timeout_ms=1_000)
     await store.open()
     errors: list[BaseException] = []
+    led = await store.transact(reserve("K", "a:0", lease_ms=600_000))
+    assert isinstance(led, Reserved)
+    waits = [asyncio.ensure_future(store.wait(led.operation, timeout_ms=600_000))]
     try:
         for n in range(ROUNDS):
+            waits.append(asyncio.ensure_future(store.wait(led.operation, timeout_ms=100)))
             verbs = [reserve(f"K{n}-{v}", "a:1") for v in range(VERBS)]
             work: list[asyncio.Future[object]] = [
                 asyncio.ensure_future(store.transact(verb)) for verb in verbs
@@ -68,5 +74,9 @@ async def _severed(server: Server) -> tuple[list[BaseException], list[dict[str, 
         page = await store.find(Query())
         return errors, faults, len(page.operations) > 0
     finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
         await store.close()
         await line.close()
+        gc.collect()  # tells of tasks whose errors nobody took

@@ -18,7 +18,8 @@ from tests.chaos.logs import Arrival, Call, Entry, Logs, Stored
 RELEASING: Final = frozenset({"400", "401", "403", "422"})
 """The bank's refusals that leave the key free for other parameters (P7)."""
 
-UNDER_WAY: Final = frozenset({"idempotency_conflict", "operation_in_progress"})
+OF_ANOTHER: Final = frozenset({"idempotency_conflict", "operation_in_progress", "result_unknown"})
+"""Codes of a 409 that tell of another call's claim."""
 
 FINAL: Final = frozenset({"succeeded", "failed", "canceled", "expired"})
 
@@ -47,6 +48,7 @@ class Index:
     effects: dict[str, list[Entry]]  # by key; keys name their route, so that none serves two
     stored: dict[tuple[str, str], Stored]
     calls: dict[tuple[str, str], list[Call]]  # by path and key
+    nameless: dict[tuple[str, str], list[Call]]  # by path and order: no answer told the key that was made
     sent_ms: dict[tuple[str, str], int]  # by path and key: when the request arrived that the bank acted on
 
     @classmethod
@@ -55,15 +57,18 @@ class Index:
         for entry in logs.bank.entries:
             effects[entry.key].append(entry)
         calls: dict[tuple[str, str], list[Call]] = defaultdict(list)
+        nameless: dict[tuple[str, str], list[Call]] = defaultdict(list)
         for call in logs.calls:
             if call.any_key is not None:
                 calls[call.path, call.any_key].append(call)
+            else:
+                nameless[call.path, call.order].append(call)
         stored = {(one.path, one.key): one for one in logs.store}
         sent_ms: dict[tuple[str, str], int] = {}
         for arrival in sorted(logs.bank.arrivals, key=lambda one: one.seq):
             if arrival.executed and not arrival.answer.startswith("4"):
                 sent_ms.setdefault((arrival.path, arrival.key), arrival.at_ms)
-        return cls(logs, effects, stored, calls, sent_ms)
+        return cls(logs, effects, stored, calls, nameless, sent_ms)
 
 
 def audit(logs: Logs) -> list[Violation]:
@@ -149,7 +154,10 @@ def _is_explained(index: Index, call: Call, key: str, sent_ms: int) -> bool:
             or not other.status
             or (other.status not in (409, 504) and other.ended_ms >= call.ended_ms)
         )
-        for other in index.calls.get((call.path, key), ())
+        for other in (
+            *index.calls.get((call.path, key), ()),
+            *index.nameless.get((call.path, call.order), ()),
+        )
     )
 
 
@@ -200,12 +208,13 @@ def what_was_sent_was_recorded_first(index: Index) -> Iterator[Violation]:
 def what_was_told_is_remembered(index: Index) -> Iterator[Violation]:
     """An operation that a caller was told of, and that may have been sent, is in the store at the end.
 
-    Who is told of another call under way (a conflict, a wait that timed out) may be told of a claim that is
-    taken back unsent.
+    Who is told of another call (a conflict, a wait that timed out, a guard) may be told of a claim that is taken
+    back unsent: its own process knows, the ledger does not yet.
     """
     kept = {one.id for one in index.logs.store}
     for call in index.logs.calls:
-        may_be_sent = call.attempts > 0 and call.knowledge != "not_executed" and call.code not in UNDER_WAY
+        is_of_another = call.status == 409 and call.code in OF_ANOTHER
+        may_be_sent = call.attempts > 0 and call.knowledge != "not_executed" and not is_of_another
         if call.operation is not None and may_be_sent and call.operation not in kept:
             yield Violation(
                 "no operation is lost",

@@ -189,6 +189,10 @@ FAIR = {
         refused(1, began_ms=1_000, ended_ms=1_450, **NOT_DONE),
         refused(2, began_ms=900, ended_ms=950, status=0, knowledge=None, operation=None, hung_up=True),
     ),
+    "a caller without a key and without an answer brought the effect": with_calls(
+        refused(1, began_ms=1_000, ended_ms=1_100, **NOT_DONE),
+        refused(2, began_ms=1_200, status=0, key=None, told_key=None, knowledge=None, operation=None),
+    ),
     "declined, then paid with another key": replace(
         HONEST,
         bank=Bank([replace(CHARGE, key="payment.confirm:pay_1:1")], [ARRIVAL], {ORDER: "succeeded"}),

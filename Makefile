@@ -34,8 +34,10 @@ observe: setup ## a drill under load with a real Prometheus: which alerts fire, 
 dashboards: setup ## make dashboards/*.json from dashboards/source
 	@$(BIN)/python -m dashboards.source
 
+# Some tests need real time (a drill of alerts, leases, slow callers): what fails beside the others is run again
+# alone, and fails the run if it fails alone.
 test: setup ## every test
-	$(PYTEST) -n auto
+	$(PYTEST) -n auto || $(PYTEST) --last-failed --last-failed-no-failures none
 
 check: setup lint types fast ## lint, types and the fast tests, under a minute
 
@@ -46,8 +48,11 @@ lint: setup ## ruff: rules and format
 types: setup ## mypy, strict
 	$(BIN)/mypy
 
-fast: setup ## the tests that take no long processes
-	$(PYTEST) -n auto -m 'not slow'
+# What a change most often breaks, in seconds: the core, the house rules, the configuration, the resolver's clock.
+FAST := tests/core tests/tidy tests/config tests/resolve tests/test_owed.py tests/test_decoders.py
+
+fast: setup ## the tests that need no server and no process
+	$(PYTEST) -n auto -m 'not slow' $(FAST)
 
 fidelity: setup ## print the fidelity matrix: what is sent and what arrives, byte for byte
 	@$(BIN)/python -m tests.wire.fidelity

@@ -161,3 +161,9 @@ def test_listed_ids_of_a_route_that_is_not_looked_up_are_none() -> None:
 def test_without_drops_every_field_of_the_names() -> None:
     headers = ((b"A", b"1"), (b"b", b"2"), (b"a", b"3"))
     assert without(headers, b"a") == ((b"b", b"2"),)
+
+
+def test_a_number_that_a_hash_shortened_is_not_asked_for() -> None:
+    """Another number's empty list would be a false miss."""
+    assert lookup_target(created(order="O" * 400), CREATE) is None
+    assert lookup_target(created(order="O" * 400, resource_id="pay_1"), CREATE) == b"/v1/payments/pay_1"

@@ -6,7 +6,8 @@ import pytest
 
 from proxy.core.claim import Understood, make_claim
 from proxy.core.http import Headers, RequestHead
-from proxy.core.model import Outcome
+from proxy.core.messages import Claim, SeqKey
+from proxy.core.model import Key, Outcome, replace
 from proxy.core.problem import Problem
 from proxy.core.routes import RouteTable, normalise
 from proxy.core.shadow import REMEMBERED_MAX, RETRY_WINDOW_MS, WINDOW_MS, Finding, Shadow
@@ -139,3 +140,23 @@ def test_an_end_that_was_never_seen_to_begin_says_nothing() -> None:
     call = understood("K")
     assert isinstance(call, Understood)
     Shadow().ended(call.claim, Outcome.EXECUTED)
+
+
+def test_a_key_that_the_store_would_number_is_not_remembered() -> None:
+    claim = replace(call_of("K"), key=SeqKey("payment.confirm:pay_1:", ""), key_injected=True)
+    shadow = Shadow()
+    assert shadow.passed(claim, (), sensitive=None, now_ms=NOW_MS) == (Finding.MISSING_KEY,)
+    shadow.ended(claim, Outcome.EXECUTED)
+
+
+def test_a_thing_without_name_is_judged_by_its_key_alone() -> None:
+    claim = replace(call_of("K"), subject=None)
+    shadow = Shadow()
+    assert shadow.passed(claim, (), sensitive=None, now_ms=NOW_MS) == ()
+    assert shadow.passed(replace(claim, key=Key("K2")), (), sensitive=None, now_ms=NOW_MS) == ()
+
+
+def call_of(key: str) -> Claim:
+    call = understood(key)
+    assert isinstance(call, Understood)
+    return call.claim

@@ -99,32 +99,39 @@ class Resolver:
         self._turn = not self._turn
         if self._seen_wall_ms == 0:
             await self._learn_the_time()
-        due_before_ms = self.clock.wall_ms() + self._stepped_back_ms()
+        due_before_ms = self._wall_ms() + self._stepped_back_ms()
         page = await self.store.find(Query(due_before_ms=due_before_ms, oldest_first=self._turn, limit=PAGE))
         is_full = len(page.operations) == PAGE
         self.backlog = (
             await self.store.count_due(before_ms=due_before_ms) if is_full else len(page.operations)
         )
-        await self._look_up_all([(one, True) for one in hinted] + [(one, False) for one in page.operations])
-        return is_full
+        wanted = [(one, True) for one in hinted] + [(one, False) for one in page.operations]
+        # A page of what others look up, or put off, is no progress: going on at once would spin.
+        return await self._look_up_all(wanted) > 0 and is_full
 
     @property
     def backlog_ends_in_ms(self) -> int:
         """How long the backlog takes at this process's own rate; other hosts shorten it."""
         return self.backlog * self._gap_ms
 
-    async def _look_up_all(self, wanted: list[tuple[Operation, bool]]) -> None:
-        """Start one after the other, by the rate; a few may wait for the platform at a time.
+    def _wall_ms(self) -> int:
+        """The time that the schedule goes by: the store's, which all hosts share where there are several."""
+        return self.store.now().wall_ms
+
+    async def _look_up_all(self, wanted: list[tuple[Operation, bool]]) -> int:
+        """Start one after the other, by the rate; a few may wait for the platform at a time. How many were made.
 
         Each object is asked for once: its operations share the lookup (U2). Raises: StoreUnavailable, by itself
         and not in a group, once those that had begun have ended.
         """
         places = asyncio.Semaphore(AT_ONCE_MAX)
         failures: list[StoreUnavailable] = []
+        made: list[Operation] = []
 
         async def one(operation: Operation, forced: bool) -> None:
             try:
-                await self.look_up(operation, forced=forced)
+                if not isinstance(await self.look_up(operation, forced=forced), NotNow):
+                    made.append(operation)
             except StoreUnavailable as error:
                 failures.append(error)
             finally:
@@ -138,12 +145,13 @@ class Resolver:
                 group.create_task(one(operation, forced))
         if failures:
             raise failures[0]
+        return len(made)
 
     async def _learn_the_time(self) -> None:
         """The ledger's newest record tells whether the clock went back before this process began."""
         page = await self.store.find(Query(limit=1))
         written = [max(one.updated_ms, one.lookups.last_ms or 0) for one in page.operations]
-        self._seen_wall_ms = max(self.clock.wall_ms(), *written, 1)
+        self._seen_wall_ms = max(self._wall_ms(), *written, 1)
         self._seen_boot_ms = self.clock.boot_ms()
 
     def _stepped_back_ms(self) -> int:
@@ -152,7 +160,7 @@ class Resolver:
         What was due by the old time stays due; the clock that never steps says how much of it has passed (U2).
         """
         latest_ms = self._seen_wall_ms + (self.clock.boot_ms() - self._seen_boot_ms)
-        wall_ms = self.clock.wall_ms()
+        wall_ms = self._wall_ms()
         if wall_ms >= latest_ms - CLOCK_NOISE_MS:
             self._seen_wall_ms, self._seen_boot_ms = wall_ms, self.clock.boot_ms()
             return 0
@@ -222,7 +230,7 @@ class Resolver:
         route = self._route(operation)
         credential = self.authorization(operation.scope)
         if route is None or route.lookup is None or not operation.tracked or credential is None:
-            until_ms = self.clock.wall_ms() + PUT_OFF_MS
+            until_ms = self._wall_ms() + PUT_OFF_MS
             await self.store.transact(PutOffLookup(operation.scope, operation.id, until_ms))
             return NotNow(until_ms)
         # A process that dies while it asks must not let another one ask again within the interval.

@@ -8,9 +8,11 @@ import pytest
 
 from proxy.core.http import MaybeSent, MaybeSentReason, Phase, WireResult
 from proxy.core.messages import BecameKnown, BecameUnknown, LookupMade
-from proxy.core.model import Handle, Knowledge, State, replace
-from tests.contract.values import START_MS, operation
-from tests.resolve.stage import EMPTY, HOUR, MINUTE, SECOND, Fleet, due, listed, payment, says
+from proxy.core.model import Handle, Knowledge, Owner, State, replace
+from proxy.core.resolve import TakeLookup
+from proxy.ports import Query
+from tests.contract.values import LEASE_MS, START_MS, HandClock, operation
+from tests.resolve.stage import EMPTY, HOUR, MINUTE, POLICY, SECOND, Fleet, due, listed, payment, says
 
 DAY = 24 * HOUR
 POINTS = [10 * SECOND, 30 * SECOND, 2 * MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR]
@@ -207,8 +209,8 @@ async def test_a_scope_without_credential_is_not_asked_for_and_starves_nobody() 
         await fleet.put(due(operation(f"N{number}"), fleet.clock))
 
     fleet.clock.advance(MINUTE)
-    while await fleet.resolvers[0].step():
-        pass
+    for _ in range(3):
+        await fleet.resolvers[0].step()
 
     assert fleet.platform.at == []
     assert await fleet.store.count_due(before_ms=fleet.clock.wall) == 0
@@ -248,3 +250,36 @@ async def test_the_newest_are_not_starved_by_a_backlog() -> None:
         await fleet.resolvers[0].step()
 
     assert any("NEW" in target for _, target in fleet.platform.at)
+
+
+async def test_a_host_whose_clock_is_ahead_of_the_stores_asks_nothing_early_and_does_not_spin() -> None:
+    fleet = Fleet(processing)
+    for number in range(120):
+        await fleet.put(due(operation(f"N{number}"), fleet.clock))
+    fleet.clock.advance(11 * SECOND)
+    host = fleet.resolvers[0]
+    while await host.step():
+        pass
+    asked = len(fleet.platform.at)
+    ahead = HandClock()
+    ahead.advance(2 * HOUR)
+    host.clock = ahead
+
+    assert await host.step() is False
+    assert len(fleet.platform.at) == asked
+
+
+async def test_a_page_of_what_another_host_looks_up_is_no_progress() -> None:
+    fleet = Fleet(processing, hosts=2)
+    one, other = fleet.resolvers
+    for number in range(60):
+        await fleet.put(due(operation(f"N{number}"), fleet.clock))
+    fleet.clock.advance(11 * SECOND)
+    for operation_ in (await fleet.store.find(Query(limit=100))).operations:
+        await fleet.store.transact(
+            TakeLookup(operation_.scope, operation_.id, Owner("elsewhere"), POLICY, LEASE_MS)
+        )
+
+    assert await one.step() is False
+    assert await other.step() is False
+    assert fleet.platform.at == []

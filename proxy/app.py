@@ -24,6 +24,7 @@ from proxy.ports import Clock, Exchange, Store, StoreUnavailable
 from proxy.resolver import Resolver
 from proxy.stores import make_store
 from proxy.stores.metered import MeteredStore
+from proxy.stores.tasks import stop
 from proxy.wire import descriptors
 from proxy.wire.caller import TOO_MANY_CONNECTIONS, ListenerLimits
 from proxy.wire.heads import HeadLimits
@@ -210,11 +211,13 @@ class App:
         )
         self.retired.append(self.now)
         self.now = now
-        if self._resolving is not None:
-            self._resolving.cancel()
-        self._resolving = asyncio.create_task(self._resolve(now.resolver), name="resolver")
+        before, self._resolving = (
+            self._resolving,
+            asyncio.create_task(self._resolve(now.resolver), name="resolver"),
+        )
         self.observer.reloaded(settings)
         self.observer.watch(driver=now.driver, resolver=now.resolver)
+        await stop(before)
         return kept
 
     async def drain(self) -> None:
@@ -242,10 +245,7 @@ class App:
         """Close everything. What was in flight is unknown from now on, and found again at the next start."""
         for listener in self.listeners:
             await listener.close(grace_ms=0)
-        tasks = [*self._tasks, *(() if self._resolving is None else (self._resolving,))]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(stop(task) for task in (*self._tasks, self._resolving)))
         if self.admin is not None:
             await self.admin.close()
         for generation in self.generations:

@@ -17,6 +17,8 @@ from proxy.wire.sockets import Endpoint, bound_tcp_sockets, bound_unix_socket, i
 from proxy.wire.tls import FreshContext, following_server_context, server_context
 
 BACKLOG = 1_024
+CANCELLED_S = 5.0
+"""For cancelled calls to end, each with the store's time limit to say so; one that clings delays no drain (O3)."""
 REFUSED_AT_ONCE_MAX = 256
 """Connections over the cap that are being told so at one time; more are dropped without a word."""
 
@@ -129,7 +131,7 @@ class Listener:
         for call in left:
             call.cancel()
         if left:
-            await asyncio.wait(left)
+            await asyncio.wait(left, timeout=CANCELLED_S)
             await self._wait_until_gone(self.limits.linger_ms)
         for connection in (*self._connections, *self._refused):
             connection.abort()

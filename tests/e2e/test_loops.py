@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from proxy.core.model import State
-from proxy.ports import StoreUnavailable
+from proxy.ports import Page, Query, StoreUnavailable
 from tests.e2e.callers import payment
 from tests.e2e.platforms import says, thing
 from tests.e2e.stage import LOOKUPS, Stage, until
@@ -64,6 +65,55 @@ async def test_store_that_fails_during_lookups_is_no_fault_of_the_process(
     assert operation.settled_by == "lookup"
     assert resolver.store.has_stumbled
     assert faults == []
+
+
+class Swallowing:
+    """A real store whose `find` swallows the first cancellation, as redis-py does where it meets a connect."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.asked = asyncio.Event()
+        self.has_swallowed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def find(self, query: Query) -> Page:
+        self.asked.set()
+        if not self.has_swallowed:
+            try:
+                await asyncio.sleep(3_600)
+            except asyncio.CancelledError:
+                self.has_swallowed = True
+        found: Page = await self._store.find(query)
+        return found
+
+
+async def test_stop_ends_a_loop_that_swallowed_its_cancellation(stage: Stage) -> None:
+    """A drain waited for the resolver without end, and the process went on holding its admin port and its lock."""
+    platform = await stage.platform(Script(Hang()))
+    proxy = await stage.proxy(platform.url, lookups=LOOKUPS)
+    swallowing = Swallowing(proxy.app.store)
+    proxy.app.now.resolver.store = swallowing
+    await asyncio.wait_for(swallowing.asked.wait(), 5)
+
+    await asyncio.wait_for(proxy.app.stop(), 5)
+
+    assert swallowing.has_swallowed
+
+
+async def test_reload_leaves_one_resolver_also_where_the_old_one_clings(stage: Stage) -> None:
+    platform = await stage.platform(Script(Hang()))
+    proxy = await stage.proxy(platform.url, lookups=LOOKUPS)
+    swallowing = Swallowing(proxy.app.store)
+    proxy.app.now.resolver.store = swallowing
+    await asyncio.wait_for(swallowing.asked.wait(), 5)
+
+    await asyncio.wait_for(proxy.app.reload(proxy.app.now.settings), 5)
+
+    resolvers = [task for task in asyncio.all_tasks() if task.get_name() == "resolver"]
+    assert swallowing.has_swallowed
+    assert len(resolvers) == 1
 
 
 async def test_holdings_are_counted_after_their_loop_met_a_bug(stage: Stage) -> None:

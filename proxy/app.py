@@ -86,6 +86,10 @@ class App:
 
     async def _open(self, worker: Worker | None) -> None:
         settings = self.now.settings
+        try:
+            await self._refresh_holdings()  # before the first scrape: money in doubt is never said to be none
+        except StoreUnavailable as error:
+            self.observer.store_down(str(error))
         if worker is None or worker.serves_admin:
             self.admin = Admin(self)
             await self.admin.start()

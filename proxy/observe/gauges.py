@@ -20,6 +20,11 @@ _BREAKER = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 1.0, BreakerState.
 
 Values = dict[tuple[str, tuple[str, ...]], float]
 
+TOLD_BY_STORE = frozenset(
+    {"unknown_operations", "pending_operations", "unknown_amount", "oldest_unknown_seconds"}
+)
+"""What no process knows by itself. Until its store has said it, it is absent: a 0 would end an alert."""
+
 
 class Drives(Protocol):
     """What is asked of a driver."""
@@ -47,19 +52,22 @@ class Resolves(Protocol):
 
 @dataclass(slots=True)
 class Gauges:
-    """Who is asked. `holdings` is what the store last said; the application asks it every few seconds."""
+    """Who is asked. `holdings` is what the store last said; the application asks it every few seconds.
+
+    None: it has said nothing yet.
+    """
 
     platform: Platform
     clock: Clock
     drivers: list[Drives] = field(default_factory=list)
     resolver: Resolves | None = None
-    holdings: tuple[Holdings, ...] = ()
+    holdings: tuple[Holdings, ...] | None = None
     report: StoreReport | None = None
     is_store_up: bool = True
 
     def values(self) -> Values:
         routes = [route.name for route in self.platform.routes]
-        found: Values = dict(self._of_holdings(routes))
+        found: Values = {} if self.holdings is None else self._of_holdings(self.holdings, routes)
         found["store_up", ()] = float(self.is_store_up)
         found["store_warnings", ()] = float(len(self.report.warnings)) if self.report else 0.0
         found["lookups_backlog", ()] = float(self.resolver.backlog) if self.resolver else 0.0
@@ -87,12 +95,12 @@ class Gauges:
         found["retry_budget_remaining", ()] = left
         return found
 
-    def _of_holdings(self, routes: Collection[str]) -> Values:
+    def _of_holdings(self, holdings: Collection[Holdings], routes: Collection[str]) -> Values:
         unknown = dict.fromkeys(routes, 0.0)
         pending = dict.fromkeys(routes, 0.0)
         amounts = {OTHER: 0.0}
         oldest_ms: int | None = None
-        for held in self.holdings:
+        for held in holdings:
             counts = unknown if held.knowledge == Knowledge.UNKNOWN else pending
             name = held.route if held.route in counts else OTHER
             counts[name] = counts.get(name, 0.0) + held.count

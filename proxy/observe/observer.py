@@ -33,7 +33,7 @@ from proxy.observe.announcements import Announcements
 from proxy.observe.cells import Book, LocalBook, SharedBook, books_in
 from proxy.observe.counts import Counts
 from proxy.observe.exposition import Snapshot, Trace, page
-from proxy.observe.gauges import Drives, Gauges, Resolves
+from proxy.observe.gauges import TOLD_BY_STORE, Drives, Gauges, Resolves
 from proxy.observe.lines import LineWriter
 from proxy.observe.logs import AttemptLine, CallLine, Level, Log, Value, cut, is_terminal, masked
 from proxy.observe.money import MoneyTold
@@ -265,6 +265,7 @@ class Observer:
         self.counts.store_step(name, us, is_done=ok)
         if ok is not self._gauges.is_store_up:
             self._gauges.is_store_up = ok
+            self._share_gauges()
             if ok:
                 self.log.line(Level.WARNING, "store_back", {"text": "the store answers again"})
             else:
@@ -292,13 +293,17 @@ class Observer:
         return self._gauges.report
 
     @property
-    def holdings(self) -> tuple[Holdings, ...]:
-        """The unresolved operations as the store last said."""
+    def holdings(self) -> tuple[Holdings, ...] | None:
+        """The unresolved operations as the store last said; None: it has not said yet."""
         return self._gauges.holdings
 
     @holdings.setter
     def holdings(self, held: tuple[Holdings, ...]) -> None:
         self._gauges.holdings = held
+        self._share_gauges()
+
+    def _share_gauges(self) -> None:
+        """For the worker that serves the page."""
         if self._share is not None:
             self.counts.set_gauges(self._gauges.values())
 
@@ -352,7 +357,10 @@ class Observer:
         self.counts.set("log_lines_dropped_total", to=float(self._writer.dropped))
         self.counts.set_gauges(self._gauges.values())
         others = books_in(self._share.folder, but=self._share.worker) if self._share else []
-        snapshot = Snapshot(self.counts.series(others), self.counts.traces)
+        series = self.counts.series(others)
+        if self._gauges.holdings is None:
+            series = {key: cells for key, cells in series.items() if key[0] not in TOLD_BY_STORE}
+        snapshot = Snapshot(series, self.counts.traces)
         return await asyncio.to_thread(page, snapshot, accept)
 
     async def end_traces(self) -> None:

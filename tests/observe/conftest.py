@@ -99,6 +99,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         clock = StillClock()
         observer = Observer(settings=settings(level=level, form=form), clock=clock, share=share, log_fd=fd)
+        observer.holdings = ()  # as the application asks the store before it serves a page
         seen = Seen(observer, clock, file)
         all_of_them.append((seen, fd))
         return seen

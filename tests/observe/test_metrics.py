@@ -31,6 +31,7 @@ from proxy.core.model import Fence, Key, Knowledge, OperationId, Outcome, State
 from proxy.observe.catalogue import METRICS, Kind
 from proxy.observe.cells import LocalBook
 from proxy.observe.counts import Counts
+from proxy.observe.gauges import TOLD_BY_STORE
 from proxy.ports import Holdings
 from tests.observe import metrics_page
 from tests.observe.conftest import Make, Seen, operation, samples_of, settings
@@ -269,6 +270,16 @@ async def test_gauges_tell_what_is_unknown_and_forget_what_settled(seen: Seen) -
     seen.observer.holdings = ()
     assert await seen.value("unknown_amount", currency="USD") == 0.0
     assert await seen.value("oldest_unknown_seconds") == 0.0
+
+
+async def test_gauges_of_the_store_are_absent_until_it_has_spoken(seen: Seen) -> None:
+    """A scrape that says 0 for what nobody asked yet would end an alert about money in doubt."""
+    seen.observer._gauges.holdings = None
+
+    names = {name for name, _ in await seen.samples()}
+
+    assert names & {f"safepost_{name}" for name in TOLD_BY_STORE} == set()
+    assert "safepost_store_up" in names
 
 
 async def test_store_steps_are_timed_and_their_failures_counted(seen: Seen) -> None:

@@ -84,6 +84,14 @@ async def test_gauges_of_the_store_are_not_added_twice(make: Make, tmp_path: Pat
     assert await first.value("unknown_amount", currency="USD") == 700.0
 
 
+async def test_store_that_one_worker_can_not_reach_is_told_at_once(make: Make, tmp_path: Path) -> None:
+    serving, other = make(share=Share(tmp_path, 0)), make(share=Share(tmp_path, 1))
+
+    other.observer.store_step("reserve", 1, False)
+
+    assert await serving.value("store_up") == 0.0
+
+
 def test_line_that_is_still_being_written_is_left_for_later(make: Make, tmp_path: Path) -> None:
     make(share=Share(tmp_path, 0))
     names = tmp_path / "0.names"

@@ -96,6 +96,7 @@ class Observer:
         self._last_status: tuple[str | None, int | None] = (None, None)
         self._tracer = _tracer(settings)
         self._build(settings)
+        self._share_gauges()  # a worker that still opens its store is no store that is down
 
     def _build(self, settings: Settings) -> None:
         platform = settings.platform

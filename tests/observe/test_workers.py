@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from pathlib import Path
 
 import pytest
 
 from proxy.core.messages import BecameUnknown
-from proxy.observe import Share
+from proxy.observe import Observer, Share
 from proxy.observe.cells import CELLS_MAX, SharedBook, clear
 from proxy.ports import Holdings
 from proxy.run import Run
-from tests.observe.conftest import Make, operation
+from tests.observe.conftest import Make, operation, settings
 from tests.observe.test_metrics import call
 
 LABELS = {"route": "create_payment", "method": "POST", "status": "201", "knowledge": "executed"}
@@ -82,6 +83,17 @@ async def test_gauges_of_the_store_are_not_added_twice(make: Make, tmp_path: Pat
 
     assert await first.value("unknown_operations", route="create_payment") == 2.0
     assert await first.value("unknown_amount", currency="USD") == 700.0
+
+
+async def test_worker_that_still_starts_is_no_store_down_and_no_spent_budget(
+    make: Make, tmp_path: Path
+) -> None:
+    serving = make(share=Share(tmp_path, 0))
+    starting = Observer(settings=settings(), clock=serving.clock, share=Share(tmp_path, 1))
+
+    assert await serving.value("store_up") == 1.0
+    assert await serving.value("retry_budget_remaining") == math.inf
+    starting.close()
 
 
 async def test_store_that_one_worker_can_not_reach_is_told_at_once(make: Make, tmp_path: Path) -> None:

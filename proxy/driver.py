@@ -268,7 +268,7 @@ class Driver:
         )
         return AttemptEnded(result, self.clock.wall_ms(), run.secret)
 
-    async def _attempt(self, run: Run, key: Key, *, timeout_ms: int, not_after_ms: int | None) -> WireResult:
+    async def _attempt(self, run: Run, key: Key, *, timeout_ms: int, not_after_ms: int) -> WireResult:
         """One attempt on the wire. A drain that gives up on it leaves it in doubt, never unanswered (O3)."""
         request = run.keyed(key)
         started_us = self.clock.monotonic_us()
@@ -292,7 +292,9 @@ class Driver:
 
     async def _repeat(self, run: Run, command: Repeat) -> Event:
         if command.share is None:
-            result = await self._attempt(run, command.key, timeout_ms=command.timeout_ms, not_after_ms=None)
+            result = await self._attempt(
+                run, command.key, timeout_ms=command.timeout_ms, not_after_ms=command.not_after_ms
+            )
             self._admit(run, command.key, result)
             return AttemptEnded(result, self.clock.wall_ms(), run.secret)
         shared = self._shared.get(command.share)
@@ -301,7 +303,7 @@ class Driver:
             self._shared[command.share] = shared
             try:
                 result = await self._attempt(
-                    run, command.key, timeout_ms=command.timeout_ms, not_after_ms=None
+                    run, command.key, timeout_ms=command.timeout_ms, not_after_ms=command.not_after_ms
                 )
             except BaseException:
                 shared.set_result(_INTERRUPTED)

@@ -27,7 +27,6 @@ from proxy.core.messages import (
     Blocked,
     Claim,
     Collapsed,
-    Command,
     ConflictFound,
     Conflicting,
     Event,
@@ -72,6 +71,7 @@ from proxy.core.model import (
     Key,
     Knowledge,
     Operation,
+    OperationId,
     State,
     replace,
 )
@@ -149,7 +149,7 @@ class Guard:
             case Running(operation):
                 return self._follow(operation, now_ms)
             case Recorded():
-                return self._recorded(event)
+                return self._recorded(event, now_ms)
             case Conflicting(operation, fields):
                 reply = self._voice.conflict(operation, fields)
                 return Step(reply, (ConflictFound(self.claim.route.name, fields),))
@@ -181,7 +181,7 @@ class Guard:
             case WaitTimedOut(operation):
                 return Step(self._voice.in_progress(operation), (Collapsed(self._route),))
             case StoreFailed():
-                return self._store_failed(event)
+                return self._store_failed(event, now_ms)
             case _:
                 assert_never(event)
 
@@ -247,7 +247,7 @@ class Guard:
         """The call as the one submission that it was found to be: it never becomes the next one (K3)."""
         return self.claim if self.operation is None else replace(self.claim, key=self.operation.key)
 
-    def _recorded(self, event: Recorded) -> Step:
+    def _recorded(self, event: Recorded, now_ms: int) -> Step:
         operation = event.operation
         self.operation = operation
         if operation.by_hand is not None:
@@ -260,11 +260,11 @@ class Guard:
             return Step(known, (Replayed(self._route),))
         if only_evidence:
             return Step(self._voice.nothing_to_show(operation, None))
-        return self._repeat(operation)
+        return Step(self._repeat(operation.key, operation.id, now_ms))
 
-    def _repeat(self, operation: Operation) -> Step:
-        timeout_ms = self.claim.route.retry.attempt_timeout_ms
-        return Step(Repeat(operation.key, timeout_ms, operation.id))
+    def _repeat(self, key: Key, share: OperationId | None, now_ms: int) -> Repeat:
+        """No lease is held meanwhile, so a process that slept must not go by what it read before (C5, P9)."""
+        return Repeat(key, self.claim.route.retry.attempt_timeout_ms, share, now_ms + FIRST_START_MS)
 
     # --- attempts -------------------------------------------------------------------------------------------
 
@@ -438,9 +438,9 @@ class Guard:
             return Step(known, (fact, Replayed(self._route)))
         return Step(self._voice.nothing_to_show(operation, note), (fact,))
 
-    def _store_failed(self, event: StoreFailed) -> Step:
+    def _store_failed(self, event: StoreFailed, now_ms: int) -> Step:
         if self.operation is None or self.operation.state is not State.IN_FLIGHT:
-            return self._store_failed_outside_a_run(event)
+            return self._store_failed_outside_a_run(now_ms)
         verdict, note = self._verdict, self._ended
         if self._recording:  # no further attempt starts; how the last one ended is owed to the ledger (D3)
             self._recording = False
@@ -465,7 +465,7 @@ class Guard:
             return Step(self._voice.ended(told, settle.answer, brought), (BecameUnknown(told),))
         return Step(self._voice.in_doubt(told), (BecameUnknown(told),))
 
-    def _store_failed_outside_a_run(self, event: StoreFailed) -> Step:
+    def _store_failed_outside_a_run(self, now_ms: int) -> Step:
         route = self.claim.route
         if self.operation is not None and self._last_answer is not None and self._verdict is not None:
             told = _as_answered(self.operation, self._verdict)  # an update that failed
@@ -473,8 +473,7 @@ class Guard:
         forwards = self.operation is None and route.on_failure is OnFailure.FORWARD and not self._unrecorded
         if forwards and not isinstance(self.claim.key, SeqKey):
             self._unrecorded = True
-            command: Command = Repeat(self.claim.key, route.retry.attempt_timeout_ms, None)
-            return Step(command, (SentUnrecorded(self._route),))
+            return Step(self._repeat(self.claim.key, None, now_ms), (SentUnrecorded(self._route),))
         return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
 
 

@@ -228,13 +228,15 @@ class Send(Struct, frozen=True):
 class Repeat(Struct, frozen=True):
     """Forward once, without lease or retry: a repeat of what is recorded (P6), or the store is down (D3).
 
-    Concurrent repeats with the same `share` in one process share one attempt; None shares with nobody, and the
+    No first byte after `not_after_ms`: what the ledger said, or could not say, is old news by then. Concurrent
+    repeats with the same `share` in one process share one attempt; None shares with nobody, and the
     attempt is kept in memory until the store can hold it.
     """
 
     key: Key
     timeout_ms: int
     share: OperationId | None
+    not_after_ms: int
 
 
 class Sleep(Struct, frozen=True):

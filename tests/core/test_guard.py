@@ -12,11 +12,13 @@ from proxy.core.messages import (
     Began,
     Blocked,
     Conflicting,
+    Event,
     KeyExpired,
     LeaseTakenOver,
     LedgerDisagreed,
     OutcomeConflict,
     Recorded,
+    Repeat,
     Reply,
     Reserve,
     Reserved,
@@ -36,7 +38,7 @@ from proxy.core.messages import (
     Woke,
 )
 from proxy.core.model import EntryKind, Knowledge, Operation, Outcome, Owner, State, replace
-from proxy.core.rules import Replay
+from proxy.core.rules import OnFailure, Replay
 from proxy.core.tables import told
 from tests.core.play import (
     BUSY,
@@ -254,6 +256,19 @@ def test_guard_first_attempt_may_connect_under_a_deadline_no_longer_than_it(dead
     assert command.timeout_ms == deadline_ms
     assert command.not_after_ms is not None
     assert command.not_after_ms >= NOW_MS + FIRST_START_MS
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Recorded(ended(claimed(), State.PENDING, accepted=True), False), StoreFailed("down")],
+    ids=["a repeat of what is recorded", "sent while the store is down"],
+)
+def test_guard_forwarded_without_a_lease_leaves_soon_or_not_at_all(event: Event) -> None:
+    """A process that slept would send what was settled by hand, or expired, in the meantime (C5, P9, D3)."""
+    route = replace(CREATE, on_failure=OnFailure.FORWARD)
+    command = guard(replace(CLAIM, route=route)).step(event, NOW_MS).command
+    assert isinstance(command, Repeat)
+    assert command.not_after_ms == NOW_MS + FIRST_START_MS
 
 
 def test_guard_payment_in_progress_after_doubt_is_pending() -> None:

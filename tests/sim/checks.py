@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from proxy.core.fingerprint import differing
+from proxy.core.guard import FIRST_START_MS
 from proxy.core.messages import AttemptFinished, Claim, Fact, Reply, RetryPlanned
 from proxy.core.model import Fence, Key, Knowledge, Operation, OperationId, State
 from proxy.stores.memory import MemoryLedger
@@ -52,6 +53,7 @@ class Checks:
     replies: Counter[str] = field(default_factory=Counter)
     attempts: set[tuple[OperationId, int]] = field(default_factory=set)
     misses: dict[tuple[OperationId, int], list[int]] = field(default_factory=dict)
+    by_hand_ms: dict[OperationId, int] = field(default_factory=dict)
 
     def broken(self, promise: str) -> None:
         """A store that lost records can't keep every promise; what then is left is named in D6."""
@@ -79,10 +81,20 @@ class Checks:
         return None
 
     def repeating(self, operation: OperationId) -> None:
-        """A repeat of what is recorded leaves (P6)."""
+        """A repeat of what is recorded leaves (P6); a person may settle it just as it does."""
         record = self.ledger.operations.get(operation)
-        if record is not None and record.by_hand is not None:
+        if record is None or record.by_hand is None:
+            return
+        if self.world.now_ms - self.by_hand_ms[operation] > FIRST_START_MS:
             self.broken(f"{operation} was settled by hand and is forwarded")
+
+    def wrote(self, before: Operation | None, after: Operation) -> None:
+        """The ledger has a new state of an operation."""
+        if after.by_hand is not None and (before is None or before.by_hand is None):
+            self.by_hand_ms[after.id] = self.world.now_ms
+        absent = after.absent_at_attempt
+        if absent is not None and before is not None and before.absent_at_attempt != absent:
+            self._absent(after)
 
     def _subject(self, claim: Claim, record: Operation) -> None:
         """U1: no other key's operation on the subject is open."""
@@ -185,7 +197,7 @@ class Checks:
                 seen = self.misses.setdefault((identity, record.attempt_count), [])
                 seen.append(self.world.now_ms)
 
-    def absent(self, record: Operation) -> None:
+    def _absent(self, record: Operation) -> None:
         """U8: three misses since the last attempt, at least ten seconds apart."""
         seen = self.misses.get((record.id, record.attempt_count), [])
         if len(seen) < 3 or seen[-1] - seen[-3] < 20_000 - 1_000:

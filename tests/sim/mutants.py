@@ -338,8 +338,8 @@ def follower_told_an_old_run() -> Undo:
 def store_failure_taken_for_safe() -> Undo:
     original = guard.Guard._store_failed
 
-    def failed(self: Any, event: Any) -> Step:
-        step = original(self, event)
+    def failed(self: Any, event: Any, now_ms: int) -> Step:
+        step = original(self, event, now_ms)
         marks = getattr(step.command, "marks", None)
         if marks is None or marks.knowledge is not Knowledge.UNKNOWN:
             return step
@@ -490,9 +490,9 @@ def lookups_never_due() -> Undo:
 def settled_by_hand_is_sent() -> Undo:
     original = guard.Guard._recorded
 
-    def recorded(self: Any, event: Recorded) -> Step:
+    def recorded(self: Any, event: Recorded, now_ms: int) -> Step:
         operation = replace(event.operation, by_hand=None)
-        return original(self, Recorded(operation, event.failure_is_due))
+        return original(self, Recorded(operation, event.failure_is_due), now_ms)
 
     return swap(guard.Guard, "_recorded", recorded)
 

@@ -336,10 +336,9 @@ class Sidecar:
                     self._admit(run, command.key, result)
                 self._ended(run, result)
 
-            self.wire.send(run.request, command.key, None, admitted)
+            self.wire.send(run.request, command.key, command.not_after_ms, admitted)
             return
         share = command.share
-        self.checks.repeating(share)
         waiting = self.shared.get(share)
         if waiting is not None:
             waiting.append(lambda result: self._ended(run, result))
@@ -353,7 +352,10 @@ class Sidecar:
             for follower in followers:
                 follower(result)
 
-        self.wire.send(run.request, command.key, None, came)
+        def leaves() -> None:
+            self.checks.repeating(share)
+
+        self.wire.send(run.request, command.key, command.not_after_ms, came, leaves=leaves)
 
     def _admit(self, run: Run, key: Key, result: WireResult) -> None:
         """D3."""

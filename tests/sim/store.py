@@ -50,7 +50,7 @@ class SimStore:
     waiters: dict[OperationId, list[Waiter]] = field(default_factory=dict)
     down_until_ms: int = 0
     flaky_permille: int = 0  # steps that fail by themselves, besides the plan's faults
-    became_absent: Callable[[Operation], None] = lambda _: None
+    wrote: Callable[[Operation | None, Operation], None] = lambda before, after: None
     _was: dict[OperationId, Operation] = field(default_factory=dict)
     _verb: Verb[object] | None = None
 
@@ -109,13 +109,11 @@ class SimStore:
         wrong = self.rows.wrote(self._verb, before, operation, self.world.boot_ms(), self.world.boot_id())
         if wrong:
             raise self.world.broken(f"{before.key if before else identity}: {wrong}")
-        absent = operation.absent_at_attempt if operation is not None else None
-        if operation is not None and absent is not None and before and before.absent_at_attempt != absent:
-            self.became_absent(operation)
         if operation is None:
             del self._was[identity]
         else:
             self._was[identity] = operation
+            self.wrote(before, operation)
         for waiter in tuple(self.waiters.get(identity, ())):
             if operation is None or self._is_over(operation, waiter):
                 delay_ms = self.world.chance.below(NOTICE_MS_MAX)

@@ -63,7 +63,7 @@ class Story:
         def effect(effect: Effect) -> None:
             checks.effect(effect)
 
-        store.became_absent = checks.absent
+        store.wrote = checks.wrote
         bank = Bank(world, setting.is_unique, effect, changed)
         checks.bank = bank
         wire = Wire(world, bank, checks, {})

@@ -22,6 +22,7 @@ from typing import NoReturn
 from proxy.config import Settings
 from proxy.config.rules import Address
 from proxy.observe import Share
+from proxy.wire.sockets import bound_tcp_sockets
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 EARLY_DEATH_MS = 2_000  # a worker that dies sooner than this after its start can't start at all
@@ -165,21 +166,31 @@ def held_addresses(settings: Settings) -> Iterator[tuple[Settings, dict[str, soc
         for where in settings.listen:
             address = where.address
             if address.path is None:
-                address = _held(stack, address)
+                address = replace(address, port=_held(stack, address))
             else:
                 sockets[str(address)] = _unix(stack, address.path)
             listen.append(replace(where, address=address))
         yield replace(settings, listen=tuple(listen)), sockets
 
 
-def _held(stack: contextlib.ExitStack, address: Address) -> Address:
-    """Bound and never listened on: the kernel gives its connections to those who listen."""
-    family = socket.AF_INET6 if ":" in (address.host or "") else socket.AF_INET
-    sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    sock.bind((address.host, address.port))
-    return replace(address, port=sock.getsockname()[1])
+def _held(stack: contextlib.ExitStack, address: Address) -> int:
+    """The port, bound on every address of the name and never listened on: the kernel gives its connections to
+    those who listen.
+
+    Raises: OSError that names the address.
+    """
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        where = [(family, place) for family, _, _, _, place in found]
+        held = bound_tcp_sockets(where, reuse_port=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(address)) from error
+    for sock in held:
+        stack.enter_context(sock)
+    port: int = held[0].getsockname()[1]
+    return port
 
 
 def _unix(stack: contextlib.ExitStack, path: str) -> socket.socket:

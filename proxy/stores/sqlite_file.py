@@ -46,6 +46,11 @@ LAYER_FILE_SYSTEMS = frozenset({"overlay", "aufs"})
 MOUNTS = Path("/proc/self/mountinfo")
 
 UNHARMED = "No call was sent without a record."
+OPENING = "opening the ledger"
+UNTIL_STARTED = (
+    "Then start Safepost again: until it runs, nothing is sent, and nobody asks what became of the payments "
+    "in doubt."
+)
 
 
 def named_statements(text: str) -> dict[str, str]:
@@ -108,15 +113,19 @@ def explain(error: sqlite3.Error, path: Path, doing: str) -> StoreUnavailable:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     advice = _ADVICE.get(code) or Advice(str(error), "See the system's log for the disk that holds it.")
-    return StoreUnavailable(f"{path}: {doing}: {advice.what} ({name}). {UNHARMED} {advice.then}")
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:
+        advice = _ADVICE[sqlite3.SQLITE_FULL]
+    then = f"{advice.then} {UNTIL_STARTED if doing == OPENING else advice.goes_on}".rstrip()
+    return StoreUnavailable(f"{path}: {doing}: {advice.what} ({name}). {UNHARMED} {then}")
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What an error code means, and what to do about it."""
+    """What an error code means, what to do about it, and how a running Safepost goes on then."""
 
     what: str
     then: str
+    goes_on: str = ""
 
 
 _DAMAGED = Advice(
@@ -128,7 +137,8 @@ _DAMAGED = Advice(
 _ADVICE: dict[int, Advice] = {
     sqlite3.SQLITE_BUSY: Advice(
         "another process holds the write lock",
-        "Calls go on as soon as it lets go; look for a shell, backup or other tool with the file open.",
+        "Look for a shell, backup or other tool with the file open.",
+        "Calls go on as soon as it lets go.",
     ),
     sqlite3.SQLITE_READONLY: Advice(
         "the file or its directory is read-only",
@@ -140,7 +150,9 @@ _ADVICE: dict[int, Advice] = {
     ),
     sqlite3.SQLITE_PERM: Advice("access is denied", "Give the user that runs Safepost access to the file."),
     sqlite3.SQLITE_FULL: Advice(
-        "the disk is full", "Free space on it; calls go on by themselves, no restart is needed."
+        "the disk is full, or a quota on it",
+        "Free space on it.",
+        "Calls go on by themselves, no restart is needed.",
     ),
     sqlite3.SQLITE_IOERR: Advice(
         "the disk failed to read or write", "Check the disk and the system's log before anything else."
@@ -181,7 +193,7 @@ def open_ledger(
     except sqlite3.Error as error:
         if connection is not None:
             connection.close()
-        raise explain(error, path, "opening the ledger") from error
+        raise explain(error, path, OPENING) from error
     except StoreUnavailable:
         if connection is not None:
             connection.close()
@@ -220,25 +232,24 @@ def _look_first(path: Path) -> bool:
     directory = path.parent
     if not directory.is_dir():
         raise StoreUnavailable(
-            f"{path}: opening the ledger: its directory does not exist. {UNHARMED} Make it, or correct "
-            "store.url."
+            f"{path}: {OPENING}: its directory does not exist. {UNHARMED} Make it, or correct store.url."
         )
     if not path.exists():
         if wal_of(path).exists() and wal_of(path).stat().st_size:
             raise StoreUnavailable(
-                f"{path}: opening the ledger: the file is gone but its log {wal_of(path).name} is still "
+                f"{path}: {OPENING}: the file is gone but its log {wal_of(path).name} is still "
                 "there. An empty ledger in its place would forget every payment in doubt. Put the file back, "
                 "or move the log away once you know what became of it."
             )
         if not os.access(directory, os.W_OK):
             raise StoreUnavailable(
-                f"{path}: opening the ledger: its directory is read-only for the user that runs Safepost. "
+                f"{path}: {OPENING}: its directory is read-only for the user that runs Safepost. "
                 f"{UNHARMED} Give it write access."
             )
         return True
     if path.is_dir() or not os.access(path, os.R_OK | os.W_OK):
         raise StoreUnavailable(
-            f"{path}: opening the ledger: the file can't be read and written by the user that runs Safepost. "
+            f"{path}: {OPENING}: the file can't be read and written by the user that runs Safepost. "
             f"{UNHARMED} Give it access to the file and its directory."
         )
     return path.stat().st_size == 0
@@ -276,7 +287,7 @@ def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
     tables = connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()[0]
     if tables and application != APPLICATION_ID:
         raise StoreUnavailable(
-            f"{path}: opening the ledger: this is the database of another program. {UNHARMED} "
+            f"{path}: {OPENING}: this is the database of another program. {UNHARMED} "
             "Point store.url at a file of Safepost's own."
         )
 
@@ -298,9 +309,7 @@ def _quick_check(connection: sqlite3.Connection, path: Path, clock: Clock) -> tu
     finally:
         connection.set_progress_handler(None, 0)
     if verdict != "ok":
-        raise StoreUnavailable(
-            f"{path}: opening the ledger: {_DAMAGED.what} ({verdict}). {UNHARMED} {_DAMAGED.then}"
-        )
+        raise StoreUnavailable(f"{path}: {OPENING}: {_DAMAGED.what} ({verdict}). {UNHARMED} {_DAMAGED.then}")
     return ()
 
 
@@ -319,7 +328,7 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[str
         ]  # another process may have been first
         if version > len(migrations):
             raise StoreUnavailable(
-                f"{path}: opening the ledger: its schema is version {version}, this Safepost knows up to "
+                f"{path}: {OPENING}: its schema is version {version}, this Safepost knows up to "
                 f"{len(migrations)}. {UNHARMED} Run the release that wrote it, or a newer one."
             )
         for script in migrations[version:]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,30 @@ async def test_open_while_another_process_holds_the_lock_waits(path: Path) -> No
         store = store_at(path)
         await store.open()
         await store.close()
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No file of this process grows past a page: the kernel itself fails the write, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_open_on_a_full_disk_says_so_and_what_to_do(path: Path) -> None:
+    """After a clean end there is no log; its index is then the first file to find no room."""
+    await fill(path, count=1)
+    with no_room():
+        message = await refusal(path)
+    assert f"{path}: opening the ledger: the disk is full" in message
+    assert "No call was sent without a record. Free space on it. Then start Safepost again" in message
+    assert "by themselves" not in message
+    store = store_at(path)
+    await store.open()
+    await store.close()
 
 
 async def test_two_processes_make_the_file_at_once(path: Path) -> None:

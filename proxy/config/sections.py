@@ -205,7 +205,9 @@ class Store(Section):
     )
     timeout: DurationValue = setting(default="2s", description="For each step of the ledger.")
     lease: DurationValue = setting(
-        default="10s", description="How long a dead leader blocks its key; renewed every third of it."
+        default="10s",
+        description="How long a dead leader blocks its key; renewed every third of it. At least 500ms: a living "
+        "leader could not renew a shorter one in time (P5).",
     )
     secret: SecretOrNone = setting(
         default=None, description="Keys the fingerprints; null: made once and kept in the store."

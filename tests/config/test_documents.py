@@ -13,6 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from proxy import presets
 from proxy.config import load_settings, warnings
+from proxy.config.compile import LEASE_MS_MIN
 from proxy.config.load import preset_of
 from proxy.config.model import Config
 from proxy.config.preset import Preset
@@ -67,6 +68,12 @@ def test_configuration_page_lists_every_key_with_default_and_meaning() -> None:
     found = ROW.findall(text)
     wanted = "\n".join(f"| `{path}` | {default} | {description} |" for path, default, description in rows())
     assert sorted(found) == sorted(rows()), f"docs/configuration.md should hold:\n{wanted}"
+
+
+def test_shortest_lease_is_said_where_the_lease_is() -> None:
+    """In the JSON Schema; the page repeats it."""
+    said = Config.model_json_schema()["$defs"]["Store"]["properties"]["lease"]["description"]
+    assert f"At least {LEASE_MS_MIN}ms" in said
 
 
 def test_configuration_page_shows_the_presets_numbers() -> None:

@@ -414,7 +414,7 @@ class Driver:
                 run.task.cancel()
 
 
-_INTERRUPTED = MaybeSent(MaybeSentReason.STORE, Phase.WAITING, "the process gave the attempt up")
+_INTERRUPTED = MaybeSent(MaybeSentReason.GIVEN_UP, Phase.WAITING, "the process gave the attempt up")
 
 
 def _answer_of(now: Operation | None, found: Operation) -> RunEnded | None:

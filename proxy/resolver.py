@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
 from proxy.core.evidence import Change
-from proxy.core.http import WireRequest
+from proxy.core.http import MaybeSentReason, WireRequest
 from proxy.core.lookups import listed_ids, lookup_target, read_lookup
 from proxy.core.messages import BecameKnown, BecameUnknown, Fact, LookupMade, OutcomeConflict, Reply
 from proxy.core.model import Operation, OperationId, Owner, Scope, State
@@ -270,7 +270,7 @@ class Resolver:
             )
         changes = await self.store.transact(EndLookup(task, result, self.policy))
         reason = result.reason if isinstance(result, LookupFailed) else ""
-        self.tell(LookupMade(route.name, _WORDS[type(result)], reason))
+        self.tell(LookupMade(route.name, _WORDS[type(result)], reason, _is_after_cut(task.operation)))
         self.announce(changes)
         return changes
 
@@ -299,6 +299,12 @@ class Resolver:
 
     def _route(self, operation: Operation) -> Route | None:
         return next((route for route in self.platform.routes if route.name == operation.route), None)
+
+
+def _is_after_cut(operation: Operation) -> bool:
+    """Whether a drain cut its last attempt short, and nobody has asked about it since (O3)."""
+    last = operation.attempts[-1].detail if operation.attempts else ""
+    return last == MaybeSentReason.GIVEN_UP and operation.lookups.done == 0
 
 
 def _read(target: bytes, credential: bytes) -> WireRequest:

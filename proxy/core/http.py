@@ -69,7 +69,7 @@ class MaybeSentReason(StrEnum):
     GARBAGE = "garbage"  # not an HTTP answer, or framing that must not be guessed about
     TRUNCATED = "truncated"  # a final head, then fewer body bytes than it promised
     TOO_LARGE = "too_large"  # an answer beyond our limits; cut, so not a whole answer
-    STORE = "store"  # the process gave up its hold on the attempt (a crash, a lost lease)
+    GIVEN_UP = "given_up"  # the process had to end before the attempt did (O3)
 
 
 class Phase(StrEnum):

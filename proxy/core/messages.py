@@ -448,11 +448,15 @@ class Observed(Struct, frozen=True):
 
 
 class LookupMade(Struct, frozen=True):
-    """The platform was asked about a resource; `result` is found, missed or failed, `reason` why it failed."""
+    """The platform was asked about a resource; `result` is found, missed or failed, `reason` why it failed.
+
+    `after_cut`: the first question about a call that a drain cut short; whoever cut it is gone.
+    """
 
     route: str
     result: str
     reason: str = ""
+    after_cut: bool = False
 
 
 Fact = (

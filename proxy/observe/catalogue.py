@@ -137,7 +137,10 @@ _ALL = (
     _gauge("breaker_state", "The platform's circuit breaker: 0 closed, 1 one trial on its way, 2 open."),
     _gauge("retry_budget_remaining", "Retries that could start now; +Inf without a budget.", merged_by="min"),
     _gauge("draining", "1 while the process takes no new calls."),
-    _counter("drain_cut_short_total", "Calls still on the wire when a drain's time was over: unknown since."),
+    _counter(
+        "drain_cut_short_total",
+        "Calls that a drain cut short, counted when they are first looked up: their process is gone.",
+    ),
     _counter("config_reloads_total", "Reloads asked for, by what became of them.", "result"),
     _counter("internal_faults_total", "Exceptions that nobody expected: bugs of ours."),
     _counter("announcements_lost_total", "Announcements that did not reach the worker with the console."),

@@ -237,6 +237,8 @@ class Observer:
 
     def _looked_up(self, fact: LookupMade) -> None:
         self.counts.add("lookups_total", self.counts.route(fact.route), fact.result)
+        if fact.after_cut:
+            self.counts.add("drain_cut_short_total")
         level = Level.WARNING if fact.result == "failed" else Level.INFO
         told = {"route": fact.route, "result": fact.result, "reason": cut(fact.reason)}
         self.log.line(level, "lookup", told)
@@ -349,7 +351,7 @@ class Observer:
         self.log.line(Level.WARNING, "reload_incomplete", told)
 
     def drain_cut_short(self, runs: int) -> None:
-        self.counts.add("drain_cut_short_total", by=float(runs))
+        """Logged only: no scrape comes any more. Who looks the calls up first counts them."""
         text = "the drain's time is over: what is still on the wire is unknown from now on"
         self.log.line(Level.ERROR, "drain_cut_short", {"calls": runs, "text": text})
 

@@ -128,6 +128,34 @@ async def test_drain_that_runs_out_of_time_answers_everybody_and_leaves_doubt(st
     assert [one["knowledge"] for one in await again.operations()] == ["unknown"]
 
 
+async def test_calls_that_a_drain_cut_short_are_counted_where_a_scrape_can_see_it(stage: Stage) -> None:
+    """The process that cut them ends in the same instant: its own count was never scraped, and no alert came."""
+    sandbox = await stage.sandbox()
+    sandbox.add_fault({"match": {"order": "O-cut"}, "fault": "hang_after"})
+    upstream = {"url": sandbox.url, "authorization": "Bearer sk_test_A"}
+    process = await stage.process(sandbox.url, upstream=upstream, retry=LONG, drain_timeout="200ms")
+    calling = asyncio.create_task(process.call(payment("K-cut", order="O-cut")))
+    await until(lambda: bool(sandbox.ledger.of("charge")))
+    process.signal(signal.SIGTERM)
+    assert (await calling).knowledge == "unknown"
+    assert await process.ended() == 0
+
+    again = await stage.process(sandbox.url, upstream=upstream, lookups=LOOKUPS | {"schedule": ["2s"]})
+
+    async def counted() -> bool:
+        page = await again.ask("/metrics")
+        return b"safepost_drain_cut_short_total 1.0" in page.body
+
+    assert b"safepost_drain_cut_short_total 0.0" in (await again.ask("/metrics")).body
+    await until(counted)
+    await until(lambda: _settled(again))
+    assert await counted()
+
+
+async def _settled(process: Process) -> bool:
+    return [one["knowledge"] for one in await process.operations()] == ["executed"]
+
+
 async def test_drain_ends_back_offs_at_once_with_what_is_known(stage: Stage) -> None:
     platform = await stage.platform(refuses(503, "temporarily_unavailable"))
     waits = LONG | {"base": "8s", "cap": "8s"}

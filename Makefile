@@ -70,8 +70,9 @@ chaos: setup ## real processes killed, frozen, cut off: CHAOS_SECONDS=300 SEED=1
 backlog: setup ## ten thousand unknown results, two sidecars: rate, gaps, memory; STORE=sqlite|redis
 	@$(BIN)/python -m tests.resolve.backlog 10000 $(or $(STORE),sqlite)
 
-soak: setup ## play the simulated world for SOAK_MINUTES=15, from SEED=0; a failure prints its replay
-	@$(BIN)/python -m tests.sim --minutes $(or $(SOAK_MINUTES),15) --seed $(or $(SEED),0)
+soak: setup ## play the simulated world: SOAK_MINUTES=15, or OPERATIONS=1000000; from SEED=0; prints the replay
+	@$(BIN)/python -m tests.sim --seed $(or $(SEED),0) $(if $(OPERATIONS),--operations $(OPERATIONS) \
+		--seeds 100000,--minutes $(or $(SOAK_MINUTES),15))
 
 mutants: setup ## break core and store on purpose: how many seeds each breakage takes to be caught
 	@$(BIN)/python -m tests.sim --mutants

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import itertools
+import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from tests.sim.coverage import Coverage
 from tests.sim.exhaust import explore
 from tests.sim.minimise import minimised
 from tests.sim.mutants import MUTANTS, SEEDS_MAX, hunt
+from tests.sim.soak import STORES, Bounds, Soak, is_on_file, soak
 from tests.sim.story import play
 
 KEPT = Path(__file__).with_name("seeds.txt")
 LINES_SHOWN = 40
+SEEDS_BETWEEN_LINES = 10_000
+SEEDS_FOR_ALL = 50_000
+"""A soak of so many seeds that takes not every transition of the table is blind somewhere, and fails."""
 
 
 def say(text: str) -> None:
@@ -31,26 +33,28 @@ def kept_seeds() -> list[tuple[int, str]]:
     return [(int(seed), story.strip()) for seed, _, story in pairs]
 
 
-def failed(seed: int, error: BaseException) -> None:
+def failed(seed: int, *, on_file: bool) -> None:
     """Tell of a failure: what broke, the last of its story, how to see all of it."""
     told: list[str] = []
-    small = minimised(seed)
-    say(f"\nBROKEN {error}")
+    small = minimised(seed, on_file=on_file)
     try:
-        play(seed, told=told, without=small)
-    except Exception as again:  # noqa: BLE001 -- whatever it was, it is being reported
-        told.append(f"{type(again).__name__}: {again}")
+        play(seed, told=told, without=small, on_file=on_file)
+        broken = "it held when it was played again: something outside of the seed has a say"
+    except Exception as error:  # noqa: BLE001 -- whatever it was, it is being reported
+        broken = f"{type(error).__name__}: {error}"
+    say(f"\nBROKEN {broken}")
     for line in told[-LINES_SHOWN:]:
         say(f"  {line}")
     without = f" --without {','.join(sorted(small))}" if small else ""
-    say(f"replay: python -m tests.sim --seed {seed} --trace{without}")
+    store = " --store sqlite" if on_file else ""
+    say(f"replay: python -m tests.sim --seed {seed} --trace{store}{without}")
     say(f"keep it: {seed}: one line of its story, in {KEPT.name}")
 
 
-def trace(seed: int, without: frozenset[str]) -> int:
+def trace(seed: int, without: frozenset[str], *, on_file: bool) -> int:
     told: list[str] = []
     try:
-        outcome = play(seed, told=told, without=without)
+        outcome = play(seed, told=told, without=without, on_file=on_file)
     except Exception as error:  # noqa: BLE001 -- the story so far is what is asked for
         say("\n".join(told))
         say(f"BROKEN {type(error).__name__}: {error}")
@@ -62,29 +66,25 @@ def trace(seed: int, without: frozenset[str]) -> int:
     return 0
 
 
-def soak(first: int, count: int | None, minutes: float | None) -> int:
-    """Play seeds for a number or a time; stop at the first failure."""
-    coverage = Coverage()
-    until = None if minutes is None else time.monotonic() + minutes * 60
-    began = time.monotonic()
-    numbers: Iterator[int] = itertools.count(first) if count is None else iter(range(first, first + count))
-    for seed in numbers:
-        try:
-            coverage.add(play(seed))
-        except Exception as error:  # noqa: BLE001 -- any exception here is a finding
-            failed(seed, error)
-            return 1
-        if until is not None and time.monotonic() >= until:
-            break
-        if coverage.seeds % 5_000 == 0:
-            say(f"{coverage.seeds} seeds, {coverage.operations} operations, {time.monotonic() - began:.0f} s")
-    spent = time.monotonic() - began
-    for line in coverage.report():
+def soaked(first: int, bounds: Bounds, *, store: str, jobs: int) -> int:
+    """Play seeds until the bounds are met; stop at the first failure."""
+    state = Soak()
+    for state in soak(first, bounds, store=store, jobs=jobs):
+        done = state.coverage
+        if done.seeds % SEEDS_BETWEEN_LINES == 0:
+            say(f"{done.seeds} seeds, {done.operations} operations, {state.spent_s:.0f} s")
+    for line in state.coverage.report():
         say(line)
+    done, spent_s = state.coverage, state.spent_s
     say(
-        f"{spent:.1f} s, {coverage.operations / spent:.0f} operations/s, {coverage.calls / spent:.0f} calls/s"
+        f"from seed {first}, {jobs} processes, {spent_s:.1f} s: {done.operations / spent_s:.0f} operations/s, "
+        f"{done.calls / spent_s:.0f} calls/s"
     )
-    return 1 if coverage.missing and coverage.seeds >= 50_000 else 0
+    if state.broken is not None:
+        failed(state.broken, on_file=is_on_file(state.broken, store))
+        return 1
+    say("0 violations")
+    return 1 if done.missing and done.seeds >= SEEDS_FOR_ALL else 0
 
 
 def mutants() -> int:
@@ -110,8 +110,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play this seed only, or begin with it")
     parser.add_argument("--trace", action="store_true", help="print the whole story of --seed")
     parser.add_argument("--without", default="", help="faults to leave out: wire:late,store:down")
-    parser.add_argument("--seeds", type=int, help="how many seeds")
+    parser.add_argument("--seeds", type=int, help="how many seeds; with --operations: at least so many")
+    parser.add_argument("--operations", type=int, help="go on until so many operations were played")
     parser.add_argument("--minutes", type=float, help="how long to go on")
+    parser.add_argument("--store", choices=STORES, default="mixed", help="mixed: SQLite for one seed in 50")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: cores")
     parser.add_argument("--mutants", action="store_true", help="hunt every mutant")
     parser.add_argument("--walk", type=int, metavar="FAULTS", help="every story of small worlds")
     parser.add_argument("--stories", type=int, help="with --walk: at most so many")
@@ -121,9 +124,11 @@ def main() -> int:
     if given.walk is not None:
         return walk(given.walk, given.stories)
     if given.trace:
-        return trace(given.seed or 0, frozenset(filter(None, given.without.split(","))))
-    count = given.seeds if given.seeds or given.minutes else 10_000
-    return soak(given.seed or 0, count, given.minutes)
+        without = frozenset(filter(None, given.without.split(",")))
+        return trace(given.seed or 0, without, on_file=given.store == "sqlite")
+    is_bound = given.seeds or given.operations or given.minutes
+    bounds = Bounds(given.seeds if is_bound else SEEDS_BETWEEN_LINES, given.operations, given.minutes)
+    return soaked(given.seed or 0, bounds, store=given.store, jobs=given.jobs)
 
 
 if __name__ == "__main__":

@@ -80,8 +80,17 @@ class Checks:
         self._subject(claim, record)
         return None
 
-    def repeating(self, operation: OperationId) -> None:
-        """A repeat of what is recorded leaves (P6); a person may settle it just as it does."""
+    def forwarding(self, operation: OperationId | None, decided_ms: int) -> None:
+        """A call leaves without a lease: a repeat (P6), or while the store is down (D3).
+
+        A person may settle the operation just as it does.
+        """
+        if self.world.now_ms - decided_ms > FIRST_START_MS:
+            self.broken(
+                f"{operation} is forwarded {self.world.now_ms - decided_ms} ms after that was decided"
+            )
+        if operation is None:
+            return
         record = self.ledger.operations.get(operation)
         if record is None or record.by_hand is None:
             return

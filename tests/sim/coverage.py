@@ -23,6 +23,7 @@ class Coverage:
     """Sums over many seeds."""
 
     seeds: int = 0
+    on_file: int = 0
     operations: int = 0
     calls: int = 0
     steps: int = 0
@@ -32,8 +33,9 @@ class Coverage:
     states: set[State] = field(default_factory=set)
     replies: Counter[str] = field(default_factory=Counter)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: Outcome, *, on_file: bool = False) -> None:
         self.seeds += 1
+        self.on_file += on_file
         self.operations += outcome.operations
         self.calls += outcome.calls
         self.steps += outcome.steps
@@ -43,17 +45,25 @@ class Coverage:
         self.states |= outcome.states
         self.replies.update(outcome.replies)
 
+    def merge(self, other: Coverage) -> None:
+        for name in ("seeds", "on_file", "operations", "calls", "steps", "effects", "lookups"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.taken.update(other.taken)
+        self.states |= other.states
+        self.replies.update(other.replies)
+
     @property
     def missing(self) -> list[Edge]:
         return sorted(ROWS - set(self.taken) - set(NEVER), key=str)
 
     def report(self) -> Iterable[str]:
         yield (
-            f"{self.seeds} seeds, {self.operations} operations, {self.calls} calls, {self.steps} steps, "
-            f"{self.effects} effects, {self.lookups} lookups"
+            f"{self.seeds} seeds ({self.on_file} over SQLite files), {self.operations} operations, "
+            f"{self.calls} calls, {self.steps} steps, {self.effects} effects, {self.lookups} lookups"
         )
-        rare = ", ".join(f"{words(edge)} {count}" for edge, count in self.taken.most_common()[:-6:-1])
-        yield f"{len(self.taken)} of {len(ROWS) - len(NEVER)} transitions; rarest: {rare}"
+        for edge, count in self.taken.most_common():
+            yield f"{count:>10}  {words(edge)}"
+        yield f"{len(self.taken)} of {len(ROWS) - len(NEVER)} transitions of the state table"
         for edge in self.missing:
             yield f"never taken: {words(edge)}"
 

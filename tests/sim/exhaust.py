@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from proxy.core.guard import Guard
 from proxy.core.messages import Reply
+from tests.sim.file import SimLedger
 from tests.sim.platforms import LEASE_MS, Request, Setting
-from tests.sim.rows import Rows
 from tests.sim.story import Story
 from tests.sim.world import POINTS, START_MS, Chance, World
 
@@ -120,7 +120,7 @@ def play(start: Start, script: Script, walk: Walk, told: list[str] | None = None
     faults = Scripted(script)
     chance = Chance(20 + start.offset_ms)
     world = World(0, faults, chance, told)
-    story = Story.of(world, start.setting, sidecars=2, rows=Rows())
+    story = Story.of(world, start.setting, SimLedger(world), sidecars=2)
     told_to: list[object] = []
 
     def struck() -> None:

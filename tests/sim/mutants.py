@@ -37,7 +37,7 @@ from proxy.core.model import (
     State,
     replace,
 )
-from proxy.stores import memory, purging, rows
+from proxy.stores import memory, purging, rows, sqlite_rows
 from tests.sim import wire
 from tests.sim.story import play
 
@@ -73,21 +73,25 @@ def everywhere(original: object, value: object) -> Undo:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One breakage: its name, what it would do to money, and how it is made."""
+    """One breakage: its name, what it would do to money, and how it is made.
+
+    `on_file`: of the SQLite store, so that only seeds over files can see it.
+    """
 
     name: str
     harm: str
     make: Callable[[], Undo]
+    on_file: bool = False
 
 
 MUTANTS: list[Mutant] = []
 
 
-def mutant(harm: str) -> Callable[[Callable[[], Undo]], Callable[[], Undo]]:
+def mutant(harm: str, *, on_file: bool = False) -> Callable[[Callable[[], Undo]], Callable[[], Undo]]:
     """Register a breakage under its function's name."""
 
     def register(make: Callable[[], Undo]) -> Callable[[], Undo]:
-        MUTANTS.append(Mutant(make.__name__, harm, make))
+        MUTANTS.append(Mutant(make.__name__, harm, make, on_file))
         return make
 
     return register
@@ -107,7 +111,7 @@ def hunt(one: Mutant, *, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
     with broken(one):
         for seed in range(seeds_max):
             try:
-                play(seed)
+                play(seed, on_file=one.on_file)
             except Exception as error:  # noqa: BLE001 -- whatever the breakage makes of the core, it is caught
                 return seed + 1, f"{type(error).__name__}: {error}".splitlines()[0]
     return None
@@ -184,6 +188,16 @@ def lease_on_the_wall_clock() -> Undo:
         return Now(wall_ms, self.clock.boot_id(), wall_ms)
 
     return swap(memory.MemoryLedger, "now", now)
+
+
+@mutant("a process that slept forwards what it read before")
+def repeat_without_a_latest_start() -> Undo:
+    original = guard.Guard._repeat
+
+    def repeat(self: guard.Guard, *args: Any) -> Any:
+        return replace(original(self, *args), not_after_ms=10**15)
+
+    return swap(guard.Guard, "_repeat", repeat)
 
 
 @mutant("crashed calls are never noticed")
@@ -548,3 +562,43 @@ def record_attempt_not_written() -> Undo:
         return found
 
     return swap(settle.RecordNextAttempt, "apply", apply)
+
+
+# --- the SQLite file: seen by the seeds that are played over one ----------------------------------------------
+
+
+@mutant("a process goes by what it remembers, whatever another one wrote since", on_file=True)
+def other_processes_unseen() -> Undo:
+    def begin(self: sqlite_rows.FileRows) -> None:
+        self._begin_anew()
+        self._clear()
+
+    return swap(sqlite_rows.FileRows, "begin", begin)
+
+
+@mutant("a process remembers what a full disk did not take", on_file=True)
+def rolled_back_rows_remembered() -> Undo:
+    original = sqlite_rows.FileRows.forget
+
+    def forget(self: sqlite_rows.FileRows) -> None:
+        lost = dict(self.pending.subjects)
+        original(self)
+        self._subjects.update({name: row for name, row in lost.items() if row is not None})
+
+    return swap(sqlite_rows.FileRows, "forget", forget)
+
+
+@mutant("rows that were not read are taken for absent", on_file=True)
+def supposed_rows_not_looked_up() -> Undo:
+    return swap(sqlite_rows.FileRows, "supposed_rightly", lambda self: True)
+
+
+@mutant("the file keeps half of a step", on_file=True)
+def things_not_in_the_file() -> Undo:
+    original = sqlite_rows.FileRows.stage
+
+    def stage(self: sqlite_rows.FileRows, changes: rows.Changes) -> None:
+        original(self, changes)
+        self._subject_rows.clear()
+
+    return swap(sqlite_rows.FileRows, "stage", stage)

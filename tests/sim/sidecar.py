@@ -78,6 +78,7 @@ class Run:
     lease_until_ms: int = 0
     renewed_ms: int = 0
     seen_step: int = 0
+    decided_ms: int = 0
     waiter: Waiter | None = None
 
     @property
@@ -144,7 +145,8 @@ class Sidecar:
     def _step(self, run: Run, event: Event) -> None:
         if run.is_dead:
             return
-        step = run.guard.step(event, self.world.now_ms)
+        run.decided_ms = self.world.now_ms
+        step = run.guard.step(event, run.decided_ms)
         for fact in step.facts:
             self.checks.fact(fact)
         if self.world.tracing:
@@ -327,6 +329,9 @@ class Sidecar:
         self._step(run, AttemptEnded(result, self.wall_ms()))
 
     def _repeat(self, run: Run, command: Repeat) -> None:
+        def leaves() -> None:
+            self.checks.forwarding(command.share, run.decided_ms)
+
         if command.share is None:
             name = (run.request.kind, run.request.thing, str(command.key))
             self.checks.unrecorded[name] += 1
@@ -336,7 +341,7 @@ class Sidecar:
                     self._admit(run, command.key, result)
                 self._ended(run, result)
 
-            self.wire.send(run.request, command.key, command.not_after_ms, admitted)
+            self.wire.send(run.request, command.key, command.not_after_ms, admitted, leaves=leaves)
             return
         share = command.share
         waiting = self.shared.get(share)
@@ -351,9 +356,6 @@ class Sidecar:
                 del self.shared[share]
             for follower in followers:
                 follower(result)
-
-        def leaves() -> None:
-            self.checks.repeating(share)
 
         self.wire.send(run.request, command.key, command.not_after_ms, came, leaves=leaves)
 
@@ -461,6 +463,7 @@ class Sidecar:
         self.world.note(f"{self.name} crashes")
         self.is_up = False
         self.generation += 1
+        self.store.ledger.died()
         dead, self.runs = self.runs, []
         for run in dead:
             run.is_dead = True

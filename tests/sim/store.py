@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from proxy.core.model import Operation, OperationId, State
-from proxy.core.tables import Verb
-from proxy.stores.memory import MemoryLedger
+from proxy.core.model import Now, Operation, OperationId, Scope, State, Subject
+from proxy.core.tables import Tables, Verb
+from proxy.stores.rows import VerbTables
+from tests.sim.file import SimLedger
 from tests.sim.rows import Rows
 from tests.sim.world import World
 
@@ -40,13 +41,29 @@ class Waiter:
     is_done: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """The store forgets a record and things, as a failover does (D6)."""
+
+    scope: Scope
+    operation: Operation
+    things: tuple[Subject, ...]
+    name: str = "lose"
+
+    def apply(self, tables: Tables, now: Now) -> None:
+        assert isinstance(tables, VerbTables)
+        tables.drop(self.operation)
+        for row in self.things:
+            tables.drop_subject(row)
+
+
 @dataclass
 class SimStore:
     """One store that all sidecars share."""
 
     world: World
     rows: Rows
-    ledger: MemoryLedger = field(init=False)
+    ledger: SimLedger
     waiters: dict[OperationId, list[Waiter]] = field(default_factory=dict)
     down_until_ms: int = 0
     flaky_permille: int = 0  # steps that fail by themselves, besides the plan's faults
@@ -55,7 +72,6 @@ class SimStore:
     _verb: Verb[object] | None = None
 
     def __post_init__(self) -> None:
-        self.ledger = MemoryLedger(self.world)
         self.ledger.changed = self._changed
         self.ledger.before = self._begins
 
@@ -71,6 +87,7 @@ class SimStore:
             self.goes_down()
             fault = "down"
         if fault == "down":
+            self.ledger.refuses(verb)
             world.after(world.chance.between(1, TIMEOUT_MS), lambda: answered(Unavailable(False)))
             return
         if fault == "slow":
@@ -106,6 +123,9 @@ class SimStore:
     def _changed(self, identity: OperationId, operation: Operation | None) -> None:
         assert self._verb is not None
         before = self._was.get(identity)
+        if isinstance(self._verb, Lose):
+            del self._was[identity]
+            return
         wrong = self.rows.wrote(self._verb, before, operation, self.world.boot_ms(), self.world.boot_id())
         if wrong:
             raise self.world.broken(f"{before.key if before else identity}: {wrong}")
@@ -121,11 +141,9 @@ class SimStore:
 
     def lose(self, identity: OperationId) -> None:
         """A failover forgot one record, and its things with it (D6)."""
-        self.ledger.operations.pop(identity, None)
-        self._was.pop(identity, None)
-        for name, row in tuple(self.ledger.subjects.items()):
-            if identity in row.operations:
-                del self.ledger.subjects[name]
+        record = self.ledger.operations[identity]
+        things = tuple(row for row in self.ledger.subjects.values() if identity in row.operations)
+        self.ledger.run(Lose(record.scope, record, things))
 
     # --- following --------------------------------------------------------------------------------------------
 

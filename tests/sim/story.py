@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from proxy.core.model import State
 from tests.sim.bank import Bank, Effect, Resource
 from tests.sim.checks import Checks
+from tests.sim.file import SimLedger, ledger_for
 from tests.sim.fleet import Fleet
 from tests.sim.people import TRIES_MAX, Merchant, Operator, Shopper, Town
 from tests.sim.platforms import Setting
@@ -51,9 +52,9 @@ class Story:
     town: Town
 
     @classmethod
-    def of(cls, world: World, setting: Setting, *, sidecars: int, rows: Rows | None = None) -> Story:
-        rows = rows or Rows()
-        store = SimStore(world, rows)
+    def of(cls, world: World, setting: Setting, ledger: SimLedger, *, sidecars: int) -> Story:
+        rows = Rows()
+        store = SimStore(world, rows, ledger)
         checks = Checks(world, setting, store.ledger, rows)
         told: list[Fleet] = []
 
@@ -179,11 +180,17 @@ def faults_of(seed: int) -> list[str]:
     return Swarm(Chance(seed)).names
 
 
-def play(seed: int, *, told: list[str] | None = None, without: frozenset[str] = frozenset()) -> Outcome:
+def play(
+    seed: int,
+    *,
+    told: list[str] | None = None,
+    without: frozenset[str] = frozenset(),
+    on_file: bool = False,
+) -> Outcome:
     """Play a seed to its end.
 
     Args: told: where the story is written, line by line; None tells none. without: faults of its plan that do
-        not strike.
+        not strike. on_file: over a SQLite file; the story is the same.
     Raises: Violation, or whatever the core itself raised.
     """
     chance = Chance(seed)
@@ -200,9 +207,13 @@ def play(seed: int, *, told: list[str] | None = None, without: frozenset[str] = 
         setting = replace(setting, attempts=1)
         swarm.stress("wire", "turned_away", 250)
         swarm.stress("wire", "reset_after", 250)
-    story = Story.of(world, setting, sidecars=chance.between(1, 3))
-    story.trouble(shoppers=chance.between(1, 5))
-    story.calm()
-    if chance.hits(150) and world.wall_error_ms < HOUR_MS:  # P9's margin holds for clocks right to an hour
-        story.week()
-    return story.outcome()
+    with ledger_for(world, on_file=on_file) as ledger:
+        story = Story.of(world, setting, ledger, sidecars=chance.between(1, 3))
+        story.trouble(shoppers=chance.between(1, 5))
+        story.calm()
+        ledger.restarts()
+        if (
+            chance.hits(150) and world.wall_error_ms < HOUR_MS
+        ):  # P9's margin holds for clocks right to an hour
+            story.week()
+        return story.outcome()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import secrets
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from proxy.core.http import Headers, Response
 from proxy.core.problem import Problem, render
 from proxy.generation import Generation
 from proxy.observe import Observer
+from proxy.owed import OwedWrites
 from proxy.ports import Clock, Exchange, Store, StoreUnavailable
 from proxy.resolver import Resolver
 from proxy.stores import make_store
@@ -46,7 +46,7 @@ class App:
     clock: Clock
     store: Store
     observer: Observer
-    instance: str
+    owed: OwedWrites
     now: Generation
     retired: list[Generation] = field(default_factory=list)
     admin: Admin | None = None
@@ -62,7 +62,6 @@ class App:
         Raises: StoreUnavailable, OSError for an address that can't be had, TlsFilesUnusable.
         """
         clock = SystemClock()
-        instance = secrets.token_hex(6)
         share = worker.share if worker else None
         observer = Observer(settings=settings, clock=clock, share=share)
         made = make_store(
@@ -75,8 +74,9 @@ class App:
         )
         store = MeteredStore(made, clock, observer.store_step)
         observer.store_opened(await store.open())
-        now = Generation.of(settings, clock=clock, store=store, observer=observer, instance=instance)
-        app = cls(clock, store, observer, instance, now)
+        owed = OwedWrites(store)
+        now = Generation.of(settings, clock=clock, store=store, observer=observer, owed=owed)
+        app = cls(clock, store, observer, owed, now)
         try:
             await app._open(worker)
         except BaseException:
@@ -178,10 +178,9 @@ class App:
             await generation.driver.renew_leases()
 
     async def _pay_owed(self) -> None:
-        for generation in self.generations:
-            if len(generation.driver.owed):
-                await generation.driver.owed.pay()
-        for generation in [one for one in self.retired if not one.driver.runs and not len(one.driver.owed)]:
+        if len(self.owed):
+            await self.owed.pay()
+        for generation in [one for one in self.retired if not one.driver.runs]:
             self.retired.remove(generation)
             await generation.upstream.close()
 
@@ -211,7 +210,12 @@ class App:
         kept = tuple(name for name in fixed if getattr(settings, name) != getattr(old, name))
         settings = replace(settings, **{name: getattr(old, name) for name in fixed})
         now = Generation.of(
-            settings, clock=self.clock, store=self.store, observer=self.observer, instance=self.instance
+            settings,
+            clock=self.clock,
+            store=self.store,
+            observer=self.observer,
+            owed=self.owed,
+            before=self.now,
         )
         self.retired.append(self.now)
         self.now = now
@@ -242,8 +246,7 @@ class App:
                 driver.give_up()
         for listener in self.listeners:
             await listener.close(grace_ms=ANSWER_GRACE_MS)
-        for driver in drivers:
-            await driver.owed.pay()
+        await self.owed.pay()
 
     async def stop(self) -> None:
         """Close everything. What was in flight is unknown from now on, and found again at the next start."""
@@ -323,6 +326,7 @@ async def serve(
         announce(f"admin on {app.admin.url}")
     try:
         await stopping.wait()
+        reloader.cancel()  # a generation made from here on would take calls, and nobody would wait for their end
         await app.drain()
     finally:
         reloader.cancel()

@@ -5,6 +5,7 @@ Like `app`, a place where concrete classes meet; it holds no rule about payments
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,7 +14,6 @@ from proxy.config import Settings
 from proxy.config.model import Mode
 from proxy.core.budget import Breaker, RetryBudget
 from proxy.core.http import RequestHead, first
-from proxy.core.messages import Fact
 from proxy.core.model import Scope
 from proxy.core.problem import Problem, invalid_request
 from proxy.core.resolve import LookupPolicy
@@ -23,7 +23,6 @@ from proxy.observe import Observer
 from proxy.owed import OwedWrites
 from proxy.ports import CallHandler, Clock, Store
 from proxy.resolver import Resolver
-from proxy.run import Run
 from proxy.shadowing import ShadowCalls
 from proxy.wire.pool import PoolLimits
 from proxy.wire.tls import TlsFiles
@@ -41,9 +40,42 @@ class Generation:
     resolver: Resolver
 
     @classmethod
-    def of(cls, settings: Settings, *, clock: Clock, store: Store, observer: Observer, instance: str) -> Self:
+    def of(
+        cls,
+        settings: Settings,
+        *,
+        clock: Clock,
+        store: Store,
+        observer: Observer,
+        owed: OwedWrites,
+        before: Generation | None = None,
+    ) -> Self:
+        """Join them.
+
+        Args: owed: the process's, since what one generation still has to write holds the next one's calls back.
+            before: the generation that this one takes over from.
+        """
+        # Of this generation alone: calls are numbered from 0 again, and who owns a claim is told by this and the
+        # number. Two calls with one owner's token would both lead (P4).
+        instance = secrets.token_hex(6)
         upstream = _upstream(settings, clock, observer)
-        driver = _driver(settings, clock, store, upstream, observer, instance)
+        budget, breaker = _protections(settings, before)
+        driver = Driver(
+            store=store,
+            upstream=upstream,
+            clock=clock,
+            platform=settings.platform,
+            settings=DriverSettings(
+                lease_ms=settings.store.lease_ms,
+                wait_timeout_ms=settings.wait_timeout_ms,
+                stored_bytes_max=settings.limits.stored_response_bytes,
+            ),
+            budget=budget,
+            breaker=breaker,
+            instance=instance,
+            tell=observer.fact,
+            owed=owed,
+        )
         resolver = _resolver(settings, clock, store, upstream, observer, instance)
         calls = Calls(
             platform=settings.platform,
@@ -75,38 +107,18 @@ def _upstream(settings: Settings, clock: Clock, observer: Observer) -> HttpUpstr
     )
 
 
-def _driver(
-    settings: Settings,
-    clock: Clock,
-    store: Store,
-    upstream: HttpUpstream,
-    observer: Observer,
-    instance: str,
-) -> Driver:
+def _protections(settings: Settings, before: Generation | None) -> tuple[RetryBudget | None, Breaker | None]:
+    """What protects the platform (R7). It keeps what it has seen where a reload leaves both of them alone."""
     budget, breaker = settings.budget, settings.breaker
-
-    def tell(fact: Fact, run: Run) -> None:
-        observer.fact(fact, run)
-
-    return Driver(
-        store=store,
-        upstream=upstream,
-        clock=clock,
-        platform=settings.platform,
-        settings=DriverSettings(
-            lease_ms=settings.store.lease_ms,
-            wait_timeout_ms=settings.wait_timeout_ms,
-            stored_bytes_max=settings.limits.stored_response_bytes,
-        ),
-        budget=RetryBudget(ratio=budget.ratio, floor=budget.floor) if budget.enabled else None,
-        breaker=Breaker(
-            failures=breaker.failures, window_ms=breaker.window_ms, open_for_ms=breaker.open_for_ms
-        )
+    if before is not None:
+        old = before.settings
+        if (old.upstream.url, old.budget, old.breaker) == (settings.upstream.url, budget, breaker):
+            return before.driver.budget, before.driver.breaker
+    return (
+        RetryBudget(ratio=budget.ratio, floor=budget.floor) if budget.enabled else None,
+        Breaker(failures=breaker.failures, window_ms=breaker.window_ms, open_for_ms=breaker.open_for_ms)
         if breaker.enabled
         else None,
-        instance=instance,
-        tell=tell,
-        owed=OwedWrites(store),
     )
 
 

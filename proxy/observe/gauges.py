@@ -82,11 +82,11 @@ class Gauges:
         self.drivers = [driver, *(one for one in self.drivers if one is not driver)]
 
     def _of_drivers(self, routes: Collection[str]) -> Values:
-        """Breaker and budget are the current driver's."""
-        drivers = self.drivers = [*self.drivers[:1], *(d for d in self.drivers[1:] if d.runs or len(d.owed))]
+        """Breaker and budget are the current driver's; what is owed to the store is all drivers' together."""
+        drivers = self.drivers = [*self.drivers[:1], *(d for d in self.drivers[1:] if d.runs)]
         counts = Counter(run.claim.route.name for driver in drivers for run in driver.runs.values())
         found: Values = {("in_flight", (name,)): float(counts[name]) for name in routes}
-        found["owed_writes", ()] = float(sum(len(driver.owed) for driver in drivers))
+        found["owed_writes", ()] = float(len(drivers[0].owed)) if drivers else 0.0
         found["draining", ()] = float(any(driver.is_draining for driver in drivers))
         breaker = drivers[0].breaker if drivers else None
         found["breaker_state", ()] = _BREAKER[breaker.state] if breaker else 0.0

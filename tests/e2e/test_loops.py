@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from proxy.core.model import State
 from proxy.ports import Page, Query, StoreUnavailable
 from tests.e2e.callers import payment
-from tests.e2e.platforms import says, thing
+from tests.e2e.platforms import ok, says, thing
+from tests.e2e.processes import Process
 from tests.e2e.stage import LOOKUPS, Stage, until
-from tests.wire.peers import Hang, Script
+from tests.wire.peers import Hang, Hold, Script
 
 
 class Stumbling:
@@ -114,6 +116,28 @@ async def test_reload_leaves_one_resolver_also_where_the_old_one_clings(stage: S
     resolvers = [task for task in asyncio.all_tasks() if task.get_name() == "resolver"]
     assert swallowing.has_swallowed
     assert len(resolvers) == 1
+
+
+async def test_reload_asked_for_in_a_drain_is_left_undone(stage: Stage) -> None:
+    """O3: a new generation would take calls again, and nobody would wait for their end."""
+    go = asyncio.Event()
+    platform = await stage.platform(Script(Hold(go), *ok().steps))
+    process = await stage.process(platform.url, retry={"attempt_timeout": "5s"}, log={"level": "info"})
+    call = asyncio.create_task(process.call(payment()))
+    await platform.got(1)
+
+    process.signal(signal.SIGTERM)
+    process.signal(signal.SIGHUP)
+
+    await until(lambda: _is_draining(process))
+    go.set()
+    assert (await call).status == 201
+    assert await process.ended() == 0
+    assert not any("reloaded" in line for line in process.said)
+
+
+async def _is_draining(process: Process) -> bool:
+    return (await process.ask("/readyz")).status == 503
 
 
 async def test_holdings_are_counted_after_their_loop_met_a_bug(stage: Stage) -> None:

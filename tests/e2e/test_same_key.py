@@ -68,6 +68,26 @@ async def test_fifty_concurrent_calls_make_one_hit_and_fifty_equal_answers(
     assert sum(not one.replayed for one in told) == 1
 
 
+async def test_call_after_a_reload_follows_the_call_that_began_before_it(stage: Stage) -> None:
+    """P4, O4: both are the first of their configuration, and still two owners."""
+    go = asyncio.Event()
+    platform = await stage.platform(held(go, ok(201)))
+    proxy = await stage.proxy(platform.url, retry={"attempt_timeout": "5s"})
+    first = asyncio.create_task(proxy.call(payment()))
+    await platform.got(1)
+    await proxy.app.reload(proxy.app.now.settings)
+    second = asyncio.create_task(proxy.call(payment()))
+    await _joined(proxy, 1)
+    go.set()
+
+    before, after = await asyncio.gather(first, second)
+
+    assert platform.hits == 1
+    assert (before.status, before.replayed) == (201, False)
+    assert (after.status, after.replayed, after.body) == (201, True, before.body)
+    assert before.header("x-request-id") != after.header("x-request-id")
+
+
 async def test_fifty_concurrent_calls_make_as_many_attempts_as_one_call(stage: Stage) -> None:
     """N waiters never become N attempts, also when the leader ends unknown (P4)."""
     go = asyncio.Event()

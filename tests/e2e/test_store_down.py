@@ -185,6 +185,19 @@ async def test_d3_forward_in_doubt_is_not_repeated_and_guards_its_order_afterwar
     assert (blocked.status, blocked.code, platform.hits) == (409, "result_unknown", 1)
 
 
+async def test_d3_forward_before_a_reload_guards_its_order_after_it(stage: Stage) -> None:
+    """O4: what is owed to the ledger is the process's, and written before its order is claimed again."""
+    platform = await stage.platform(Script(Reset()))
+    proxy = await stage.proxy(platform.url, **FORWARD)
+    with locked(stage.folder):
+        await proxy.call(payment("K1"))
+        await proxy.app.reload(proxy.app.now.settings)
+
+    blocked = await proxy.call(payment("K2"))
+
+    assert (blocked.status, blocked.code, platform.hits) == (409, "result_unknown", 1)
+
+
 async def test_d3_forward_means_reject_where_only_the_key_protects(stage: Stage) -> None:
     platform = await stage.platform(ok(200))
     proxy = await stage.proxy(platform.url, **FORWARD)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tests.chaos.forwarding import Memory, beyond_bounds
 from tests.chaos.logs import Arrival, Call, Entry, Logs, Stored
 
 RELEASING: Final = frozenset({"400", "401", "403", "422"})
@@ -49,7 +50,8 @@ class Index:
     stored: dict[tuple[str, str], Stored]
     calls: dict[tuple[str, str], list[Call]]  # by path and key
     nameless: dict[tuple[str, str], list[Call]]  # by path and order: no answer told the key that was made
-    sent_ms: dict[tuple[str, str], int]  # by path and key: when the request arrived that the bank acted on
+    sent: dict[tuple[str, str], Arrival]  # by path and key: the request that the bank acted on
+    memory: Memory  # of what was forwarded without the store
 
     @classmethod
     def of(cls, logs: Logs) -> Index:
@@ -64,11 +66,11 @@ class Index:
             else:
                 nameless[call.path, call.order].append(call)
         stored = {(one.path, one.key): one for one in logs.store}
-        sent_ms: dict[tuple[str, str], int] = {}
+        sent: dict[tuple[str, str], Arrival] = {}
         for arrival in sorted(logs.bank.arrivals, key=lambda one: one.seq):
             if arrival.executed and not arrival.answer.startswith("4"):
-                sent_ms.setdefault((arrival.path, arrival.key), arrival.at_ms)
-        return cls(logs, effects, stored, calls, nameless, sent_ms)
+                sent.setdefault((arrival.path, arrival.key), arrival)
+        return cls(logs, effects, stored, calls, nameless, sent, Memory.of(logs))
 
 
 def audit(logs: Logs) -> list[Violation]:
@@ -115,8 +117,10 @@ def nobody_is_told_not_done_about_an_effect(index: Index) -> Iterator[Violation]
         if key is None or how is None:
             continue
         for entry in index.effects.get(key, ()):
-            sent_ms = index.sent_ms.get((call.path, key), entry.at_ms)
-            if not _is_explained(index, call, key, sent_ms):
+            sent = index.sent.get((call.path, key))
+            sent_ms = sent.at_ms if sent is not None else entry.at_ms
+            was_elsewhere = index.memory.holds_until(sent) >= call.began_ms
+            if not was_elsewhere and not _is_explained(index, call, key, sent_ms):
                 yield Violation(
                     "never 'not done' about an effect",
                     key,
@@ -201,7 +205,12 @@ def what_was_sent_was_recorded_first(index: Index) -> Iterator[Violation]:
     """R1: nothing is sent before its claim is durable, so each key that the bank saw is in the store."""
     if not index.logs.bank.is_complete:
         yield Violation("complete logs", "bank", "requests were forgotten before they were read")
-    for path, key in sorted({(one.path, one.key) for one in index.logs.bank.arrivals} - index.stored.keys()):
+    arrivals: dict[tuple[str, str], list[Arrival]] = defaultdict(list)
+    for one in index.logs.bank.arrivals:
+        arrivals[one.path, one.key].append(one)
+    for path, key in sorted(arrivals.keys() - index.stored.keys()):
+        if index.memory.is_forgotten(arrivals[path, key]):
+            continue  # D3: kept in memory, and its process ended while the store was away
         yield Violation("recorded before sent", key, f"{path}: the bank saw it, the store has no operation")
 
 
@@ -232,6 +241,8 @@ def store_agrees_with_the_bank(index: Index) -> Iterator[Violation]:
             creators[one.subject.removeprefix("order:")].add(one.key)
     for one in index.logs.store:
         effects = index.effects.get(one.key, [])
+        if index.memory.is_forgotten([index.sent.get((one.path, one.key))]):
+            continue
         if effects and one.knowledge != "executed":
             yield Violation(
                 "each effect becomes known",
@@ -278,7 +289,8 @@ def key_is_sent_with_one_body(index: Index) -> Iterator[Violation]:
     for (_, key), arrivals in by_key.items():
         for before, after in itertools.pairwise(arrivals):
             first, second = amounts.get(before.body_sha256), amounts.get(after.body_sha256)
-            if first != second and before.answer not in RELEASING:
+            is_the_banks_to_refuse = index.memory.was_forwarded(before) or index.memory.was_forwarded(after)
+            if first != second and before.answer not in RELEASING and not is_the_banks_to_refuse:
                 yield Violation(
                     "one body for a key", key, f"{first}, answered {before.answer}, then {second} was sent"
                 )
@@ -316,6 +328,8 @@ def burst_has_one_outcome(index: Index) -> Iterator[Violation]:
 def guard_held_while_unknown(index: Index) -> Iterator[Violation]:
     """U1: another key on the subject does not pass while the first is in doubt."""
     for seen in index.logs.witnesses:
+        if seen.call in index.memory.sidecars:
+            continue  # D3: where the ledger can't be read, the platform's own number holds it back
         if seen.knowledge_of_first == "unknown" and seen.state_of_first != "in_flight":
             yield Violation(
                 "held back while unknown",
@@ -343,6 +357,12 @@ def knowledge_fits_the_answer(index: Index) -> Iterator[Violation]:
             yield Violation("knowledge fits the answer", call.order, text)
 
 
+def forwarding_keeps_its_bounds(index: Index) -> Iterator[Violation]:
+    """D3: only where it is configured, on routes with a number of their own, while the store is away, once."""
+    for order, text in beyond_bounds(index.memory):
+        yield Violation("forwarded only as allowed", order, text)
+
+
 def processes_behaved(index: Index) -> Iterator[Violation]:
     for incident in index.logs.incidents:
         yield Violation("processes behave", "process", incident)
@@ -368,5 +388,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     guard_held_while_unknown,
     answers_say_what_is_known,
     knowledge_fits_the_answer,
+    forwarding_keeps_its_bounds,
     processes_behaved,
 )

@@ -173,11 +173,11 @@ class Shopper:
             self.payment = told.object_id
         return told
 
-    async def witness(self, first: str, second: str) -> None:
+    async def witness(self, first: str, second: str, *, call: int) -> None:
         """Another key went through: what does the ledger say of the first one *now*?"""
         found = await self.town.state_of(first)
         if found is not None:
-            self.town.journal.witnesses.append(Witness(first, second, *found))
+            self.town.journal.witnesses.append(Witness(first, second, *found, call))
 
 
 class Impatient(Shopper):
@@ -212,7 +212,7 @@ class NewKey(Shopper):
             other = await self.send(self.create_ask(key=second))
             in_doubt = told.knowledge == "unknown" and told.operation is not None
             if in_doubt and other.object_id is not None:
-                await self.witness(first, second)
+                await self.witness(first, second, call=other.n)
         return await self.insist(self.create_ask(key=first))
 
 
@@ -252,7 +252,7 @@ class Twins(Shopper):
             other = await self.send(two)
             in_doubt = told.knowledge == "unknown" and told.operation is not None
             if in_doubt and other.object_id is not None and told.any_key is not None:
-                await self.witness(told.any_key, two.submission)
+                await self.witness(told.any_key, two.submission, call=other.n)
         await self.insist(one)
 
 

@@ -22,6 +22,16 @@ def wall_ms() -> int:
     return round(datetime.now(UTC).timestamp() * 1000)
 
 
+def request_id_of(n: int) -> str:
+    """Each call's own `X-Request-Id`, by which its traces are found at the bank and in the sidecars' logs."""
+    return f"call-{n}"
+
+
+def call_of(request_id: str) -> int | None:
+    number = request_id.removeprefix("call-")
+    return int(number) if number != request_id and number.isdigit() else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """What a caller is about to send. `fields` None: no body, as a cancel has it."""
@@ -35,11 +45,11 @@ class Ask:
     headers: tuple[tuple[str, str], ...] = ()
     group: int | None = None
 
-    @property
-    def raw(self) -> bytes:
+    def raw(self, n: int) -> bytes:
+        headers = (("X-Request-Id", request_id_of(n)), *self.headers)
         if self.fields is None:
-            return request("POST", self.path, None, CANCEL_FRAMING, *self.headers, key=self.key)
-        return post(self.path, self.fields, *self.headers, key=self.key)
+            return request("POST", self.path, None, CANCEL_FRAMING, *headers, key=self.key)
+        return post(self.path, self.fields, *headers, key=self.key)
 
 
 @dataclass(slots=True)
@@ -61,19 +71,19 @@ class Journal:
         try:
             async with asyncio.timeout(leave_after_s):
                 async with await RawCaller.dial(address) as caller:
-                    await caller.send(ask.raw)
+                    await caller.send(ask.raw(n))
                     told = Told.of(await caller.answer())
         except TimeoutError:
             has_left = True
         except (OSError, EOFError):
             told = None  # the connection broke: the caller knows nothing
-        made = _call(n, ask, told, began_ms=began_ms, has_left=has_left)
+        made = _call(n, ask, told, began_ms=began_ms, has_left=has_left, sidecar=address)
         self.calls.append(made)
         return made
 
 
-def _call(n: int, ask: Ask, told: Told | None, *, began_ms: int, has_left: bool) -> Call:
-    raw_body = ask.raw.partition(b"\r\n\r\n")[2]
+def _call(n: int, ask: Ask, told: Told | None, *, began_ms: int, has_left: bool, sidecar: str) -> Call:
+    raw_body = ask.raw(n).partition(b"\r\n\r\n")[2]
     amount = ask.fields.get("amount") if ask.fields else None
     body = _object(told)
     version = body.get("version")
@@ -100,6 +110,7 @@ def _call(n: int, ask: Ask, told: Told | None, *, began_ms: int, has_left: bool)
         body=json.dumps(body, sort_keys=True) if body else "",
         group=ask.group,
         hung_up=has_left,
+        sidecar=sidecar,
     )
 
 

@@ -1,4 +1,4 @@
-"""A TCP line that can go bad: everything a network does to a connection short of changing its bytes.
+"""A TCP line that can go bad: everything a network does to a connection. Bytes are changed only under TLS.
 
 A line stands between two real processes. Each connection draws one flaw for its life from the line's mood:
 it passes, or it is late, cut by a reset, ended in the middle of a message, or swallowed without a word, after
@@ -37,9 +37,12 @@ class Flaw(StrEnum):
     CLOSE_DOWN = "close_down"  # the client sees the end of the stream in the middle of an answer
     HOLE_UP = "hole_up"  # bytes are taken and never arrive
     HOLE_DOWN = "hole_down"
+    ALTER_UP = "alter_up"  # a byte arrives as another one, which only TLS can notice
+    ALTER_DOWN = "alter_down"
 
 
-UPWARD: Final = frozenset({Flaw.RESET_UP, Flaw.HALF_CLOSE_UP, Flaw.HOLE_UP})
+UPWARD: Final = frozenset({Flaw.RESET_UP, Flaw.HALF_CLOSE_UP, Flaw.HOLE_UP, Flaw.ALTER_UP})
+ALTERING: Final = frozenset({Flaw.ALTER_UP, Flaw.ALTER_DOWN})
 SOUND: Final[Mapping[Flaw, int]] = {Flaw.NONE: 1}
 
 
@@ -70,7 +73,10 @@ class Link:
             while chunk := await reader.read(CHUNK_BYTES):
                 if fate.delay_s:
                     await asyncio.sleep(fate.delay_s)
-                if is_flawed and len(chunk) > left:
+                if is_flawed and len(chunk) > left and fate.flaw in ALTERING:
+                    chunk = altered(chunk, left)
+                    is_flawed = False
+                elif is_flawed and len(chunk) > left:
                     if left:
                         writer.write(chunk[:left])
                     await self._spoil(writer)
@@ -101,6 +107,10 @@ class Link:
         """End both sides by a true RST."""
         for writer in (self._near, self._far):
             reset(writer)
+
+
+def altered(chunk: bytes, at: int) -> bytes:
+    return chunk[:at] + bytes((chunk[at] ^ 1,)) + chunk[at + 1 :]
 
 
 def reset(writer: asyncio.StreamWriter) -> None:

@@ -25,7 +25,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A guarded request that reached the bank. `answer`: a status, or the fault that took its place."""
+    """A guarded request that reached the bank.
+
+    Args: answer: a status, or the fault that took its place. call: the caller's request that it was sent for.
+    """
 
     seq: int
     at_ms: int
@@ -34,6 +37,7 @@ class Arrival:
     body_sha256: str
     answer: str
     executed: bool
+    call: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Call:
         failure. key: as sent, None where the product makes it. amount: as in the body, None without.
         status: 0 where no whole answer came. told_key and the following: from the answer. object_id,
         object_status, version, body: of the platform's object in it. group: calls sent at one moment.
+        sidecar: where it was sent to.
     """
 
     n: int
@@ -95,6 +100,7 @@ class Call:
     body: str = ""
     group: int | None = None
     hung_up: bool = False
+    sidecar: str = ""
 
     @property
     def any_key(self) -> str | None:
@@ -104,20 +110,56 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What the ledger still said of one operation *after* another key on its subject went through."""
+    """What the ledger still said of one operation *after* another key on its subject went through.
+
+    Args: call: the one with the other key.
+    """
 
     first: str
     second: str
     state_of_first: str
     knowledge_of_first: str
+    call: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A call that a sidecar said it sent without the store (D3)."""
+
+    call: int
+    sidecar: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A sidecar's process ended, and what it kept in memory alone with it."""
+
+    sidecar: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A while in which the store was, or may have been, away for some sidecar."""
+
+    began_ms: int
+    ended_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """Everything that is compared. `incidents`: what the processes themselves did that none may do."""
+    """Everything that is compared.
+
+    Args: incidents: what the processes themselves did that none may do. may_forward: whether calls may be sent
+        while the store is away (D3). forwards, ends, troubles: what is needed to judge that.
+    """
 
     bank: Bank = field(default_factory=Bank)
     store: Sequence[Stored] = ()
     calls: Sequence[Call] = ()
     witnesses: Sequence[Witness] = ()
     incidents: Sequence[str] = ()
+    may_forward: bool = False
+    forwards: Sequence[Forward] = ()
+    ends: Sequence[End] = ()
+    troubles: Sequence[Trouble] = ()

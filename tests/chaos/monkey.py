@@ -7,14 +7,12 @@ processes can't be replayed step by step, which is what the simulator is for (`t
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from random import Random  # noqa: TID251 -- seeded: the same seed plans the same disasters
 from typing import Any, Final
 
+from tests.chaos.disk import Disk
 from tests.chaos.lines import SOUND, Flaw, Line
 from tests.chaos.sidecars import Sidecar
 from tests.chaos.world import World
@@ -33,6 +31,7 @@ BAD_UPSTREAM: Final = {
     Flaw.HOLE_DOWN: 3,
 }
 BAD_STORE: Final = {**BAD_UPSTREAM, Flaw.NONE: 20}
+BAD_TLS: Final = {**BAD_UPSTREAM, Flaw.ALTER_UP: 3, Flaw.ALTER_DOWN: 3}
 
 _HTML: Final = {"fault": "status", "html": True}
 FAULTS: Final[tuple[dict[str, Any], ...]] = (
@@ -77,6 +76,9 @@ FAULTS: Final[tuple[dict[str, Any], ...]] = (
 )
 """What the platform may do. Its delays and lags stay below the preset's `lookup_lag`, as its contract says."""
 
+MENDING_S: Final = 40.0
+MENDING_PAUSE_S: Final = 0.2
+
 CLOCK_SHIFTS: Final = ("+7200s", "-7200s", "+90s", "-90s", "+1s", "+0s")
 
 
@@ -87,8 +89,8 @@ class Monkey:
         self._world = world
         self._chance = chance
         self._running: set[asyncio.Task[None]] = set()
-        self._filler: Path | None = None
         self._store = asyncio.Lock()  # one thing at a time is done to it
+        self._disk = asyncio.Lock()
         disasters: list[tuple[int, str, Callable[[], Awaitable[None]]]] = [
             (7, "sidecar killed", self._kill),
             (5, "sidecar frozen", self._freeze),
@@ -106,10 +108,17 @@ class Monkey:
             disasters.append((3, "store killed", self._kill_redis))
             disasters.append((3, "store frozen", self._freeze_redis))
             disasters.append((5, "line to the store bad", self._bad_store))
-        elif world.pair is not None:
+        elif world.fleet is not None:
             disasters.append((4, "store failed over", self._fail_over))
-        elif world.counts["disk of its own"]:
-            disasters.append((3, "disk full", self._fill_disk))
+        if world.disk is not None and world.disk.is_own:
+            disasters += [
+                (3, "disk full", self._fill_disk),
+                (2, "disk sealed", self._seal_disk),
+                (2, "disk read-only for who comes", self._cover_disk),
+                (2, "disk failed, then mended", self._fail_disk),
+            ]
+        if world.stranger is not None:
+            disasters.append((3, "a stranger in the platform's place", self._take_its_place))
         self._disasters = disasters
 
     async def rage(self, is_over: Callable[[], bool]) -> None:
@@ -119,7 +128,7 @@ class Monkey:
             ((_, name, act),) = self._chance.choices(
                 self._disasters, weights=[weight for weight, _, _ in self._disasters]
             )
-            self._world.counts[name] += 1
+            self._world.disasters[name] += 1
             task = asyncio.create_task(_run(act), name=name)
             self._running.add(task)
             task.add_done_callback(self._ended)
@@ -154,7 +163,8 @@ class Monkey:
     async def _freeze(self) -> None:
         frozen_s = self._chance.uniform(0.5, 4.0)
         if victim := self._victim():
-            await victim.freeze(frozen_s=frozen_s)
+            with self._world.trouble():  # its own clock jumps; and it may hold the lock of an embedded store
+                await victim.freeze(frozen_s=frozen_s)
 
     async def _drain(self) -> None:
         if victim := self._victim():
@@ -176,7 +186,8 @@ class Monkey:
     async def _quota(self) -> None:
         full_s = self._chance.uniform(0.5, 2.5)
         if victim := self._victim():
-            await victim.fill_disk(full_s=full_s)
+            with self._world.trouble():
+                await victim.fill_disk(full_s=full_s)
 
     async def _faults(self) -> None:
         rules = [
@@ -188,10 +199,12 @@ class Monkey:
         await self._world.fault(rules)
 
     async def _bad_upstream(self) -> None:
-        await self._sour(self._chance.choice(self._world.lines_up), BAD_UPSTREAM)
+        mood = BAD_UPSTREAM if self._world.stranger is None else BAD_TLS
+        await self._sour(self._chance.choice(self._world.lines_up), mood)
 
     async def _bad_store(self) -> None:
-        await self._sour(self._chance.choice(self._world.lines_store), BAD_STORE)
+        with self._world.trouble():
+            await self._sour(self._chance.choice(self._world.lines_store), BAD_STORE)
 
     async def _sour(self, line: Line, mood: dict[Flaw, int]) -> None:
         line.mood = mood
@@ -201,8 +214,9 @@ class Monkey:
         line.sever()
 
     async def _sever(self) -> None:
-        for line in self._world.lines:
-            line.sever()
+        with self._world.trouble():
+            for line in self._world.lines:
+                line.sever()
 
     async def _freeze_platform(self) -> None:
         self._world.platform.send_signal(signal.SIGSTOP)
@@ -217,40 +231,88 @@ class Monkey:
         away_s = self._chance.uniform(0.0, 2.0)
         if redis is not None:
             async with self._store:
-                await asyncio.to_thread(redis.kill)
-                await asyncio.sleep(away_s)
-                await asyncio.to_thread(redis.start)
+                with self._world.trouble():
+                    await asyncio.to_thread(redis.kill)
+                    await asyncio.sleep(away_s)
+                    await asyncio.to_thread(redis.start)
 
     async def _freeze_redis(self) -> None:
         redis = self._world.redis
         frozen_s = self._chance.uniform(0.3, 3.0)
         if redis is not None:
             async with self._store:
-                redis.freeze()
-                await asyncio.sleep(frozen_s)
-                redis.thaw()
+                with self._world.trouble():
+                    redis.freeze()
+                    await asyncio.sleep(frozen_s)
+                    redis.thaw()
 
     async def _fail_over(self) -> None:
-        pair = self._world.pair
-        if pair is not None:
+        fleet = self._world.fleet
+        if fleet is not None:
             async with self._store:
-                is_elected = await asyncio.to_thread(pair.fail_over)
+                with self._world.trouble():
+                    is_elected = await asyncio.to_thread(fleet.fail_over)
                 self._world.counts["elections" if is_elected else "elections that failed"] += 1
 
     async def _fill_disk(self) -> None:
-        """A true ENOSPC: a file takes what is left of the store's disk."""
-        folder = self._world.store_folder
-        if folder is None or self._filler is not None:
+        if disk := self._idle_disk():
+            await self._ail(disk.fill, disk.empty)
+
+    async def _seal_disk(self) -> None:
+        if disk := self._idle_disk():
+            await self._ail(disk.seal, disk.open_up)
+
+    async def _cover_disk(self) -> None:
+        """Nobody notices but a sidecar that starts meanwhile."""
+        victim = self._victim()
+        if (disk := self._idle_disk()) and victim is not None:
+            killing = asyncio.create_task(victim.kill(dead_s=0.1))
+            await self._ail(disk.cover, disk.open_up)
+            await killing
+
+    def _idle_disk(self) -> Disk | None:
+        return None if self._disk.locked() else self._world.disk
+
+    async def _ail(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        """Something is wrong with the disk for a while."""
+        async with self._disk:
+            with self._world.trouble():
+                try:
+                    begin()
+                    await asyncio.sleep(self._chance.uniform(0.5, 3.0))
+                finally:
+                    end()
+
+    async def _fail_disk(self) -> None:
+        """The kernel makes it read-only for good: sidecars go on as they can until somebody comes."""
+        disk = self._idle_disk()
+        if disk is None:
             return
-        self._filler = folder / "filler"
-        try:
-            with self._filler.open("wb") as file, contextlib.suppress(OSError):  # full is what is wanted
-                free = os.statvfs(folder)
-                os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
-            await asyncio.sleep(self._chance.uniform(0.5, 3.0))
-        finally:
-            self._filler.unlink()
-            self._filler = None
+        sidecars = self._world.sidecars
+        async with self._disk:
+            with self._world.trouble():
+                if not disk.fail():
+                    return
+                await asyncio.sleep(self._chance.uniform(0.5, 3.0))
+                for sidecar in sidecars:
+                    sidecar.may_start.clear()
+                async with asyncio.timeout(MENDING_S):
+                    while not disk.mend():
+                        await asyncio.gather(*(sidecar.kill(dead_s=0.0) for sidecar in sidecars))
+                        await asyncio.sleep(MENDING_PAUSE_S)
+                for sidecar in sidecars:
+                    sidecar.may_start.set()
+
+    async def _take_its_place(self) -> None:
+        """Somebody without the platform's certificate answers in its place, and must be told nothing."""
+        stranger, line = self._world.stranger, self._chance.choice(self._world.lines_up)
+        if stranger is None or line.target == stranger.address:
+            return
+        target, line.target = line.target, stranger.address
+        line.sever()
+        await asyncio.sleep(self._chance.uniform(0.5, 3.0))
+        line.target = target
+        line.sever()
 
 
 async def _run(act: Callable[[], Awaitable[None]]) -> None:

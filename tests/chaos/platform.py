@@ -1,9 +1,10 @@
 """The sandbox as a process of its own for a chaos run: it forgets nothing, and tells all of it at its end.
 
-    python -m tests.chaos.platform --dump FILE --webhook URL --secret TEXT [--careless]
+    python -m tests.chaos.platform --dump FILE --webhook URL --secret TEXT [--careless] [--certificate FILE]
 
 `--careless` makes it a bank without order uniqueness: another key for an order charges the order again. Nothing
-but the key and the guard stands between such a bank and a double charge.
+but the key and the guard stands between such a bank and a double charge. `--certificate` (a key and its chain)
+lets it speak TLS on a second port, in the same process, so that whatever freezes one freezes both.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import json
 import signal
+import ssl
 import sys
 from collections import deque
 from dataclasses import asdict
@@ -21,7 +23,8 @@ from typing import Any
 from proxy.sandbox import Sandbox, Settings
 from proxy.sandbox.bank import Bank
 from proxy.sandbox.objects import Answer, Order
-from tests.chaos.journal import wall_ms
+from tests.chaos.journal import call_of, wall_ms
+from tests.chaos.tls import Front
 
 
 class CarelessBank(Bank):
@@ -64,6 +67,7 @@ class Remembering(Sandbox):
                     "body_sha256": one.body_sha256,
                     "answer": one.answer or "",
                     "executed": one.executed,
+                    "call": call_of(one.headers.get("x-request-id", "")),
                 }
                 for one in self.requests.seen
                 if one.method == "POST" and one.key is not None
@@ -85,9 +89,17 @@ async def serve(arguments: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     zero_ms = wall_ms() - settings.clock.monotonic_ms()
-    sys.stdout.write(f"sandbox listening on {sandbox.url}\n")
+    front = None
+    if arguments.certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(arguments.certificate)
+        front = await Front.open(sandbox.url.removeprefix("http://"), context)
+    reached = front.address if front is not None else sandbox.url.removeprefix("http://")
+    sys.stdout.write(f"sandbox listening on {sandbox.url} and {reached}\n")
     sys.stdout.flush()
     await stop.wait()
+    if front is not None:
+        await front.close()
     assert isinstance(sandbox, Remembering)
     _write(Path(arguments.dump), sandbox.dump(wall_at_zero_ms=zero_ms))
     await sandbox.close()
@@ -106,6 +118,7 @@ def main() -> None:
         "--wait", type=float, default=2.0, help="seconds that a repeated key waits for the first"
     )
     parser.add_argument("--careless", action="store_true", help="no order uniqueness")
+    parser.add_argument("--certificate", help="a key and its chain, to speak TLS with")
     asyncio.run(serve(parser.parse_args()))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random  # noqa: TID251 -- seeded: the same seed plans the same run
 from typing import Final
@@ -16,6 +16,7 @@ from tests.chaos.callers import Town, shopper
 from tests.chaos.journal import Journal
 from tests.chaos.logs import Call, Logs, Stored
 from tests.chaos.monkey import Monkey
+from tests.chaos.settings import Variant
 from tests.chaos.world import World, world
 
 ORDERS_PER_S: Final = 7.0
@@ -25,20 +26,18 @@ SETTLE_S: Final = 90.0
 REST_S_MAX: Final = 300.0  # for all that comes before and after the chaos
 LINE_MAX: Final = 1_500
 LOOK_S: Final = 1.0
+ASKED: Final = "looked up by hand"
 AT_REST: Final = frozenset({"executed", "not_executed", "absent"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is asked of a run. `seconds`: of chaos; the calm and the audit come on top. `workers`: of the last."""
+    """What is asked of a run. `seconds`: of chaos; the calm and the audit come on top."""
 
     seconds: float
     seed: int
-    store: str
-    sidecars: int = 3
-    workers: int = 1
+    variant: Variant = field(default_factory=Variant)
     orders_per_s: float = ORDERS_PER_S
-    careless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +46,16 @@ class Report:
 
     plan: Plan
     logs: Logs
-    counts: Counter[str]
+    disasters: Counter[str]
+    counts: Counter[str]  # of what came of them
     violations: Sequence[Violation]
     settle_s: float | None
     drain_s_max: float
+
+    @property
+    def by_hand(self) -> int:
+        """How many operations somebody had to ask for, long after the last fault."""
+        return self.counts[ASKED]
 
     def lines(self) -> list[str]:
         """The summary, a line for each thing."""
@@ -59,15 +64,16 @@ class Report:
         entries = Counter(entry.kind for entry in self.logs.bank.entries)
         rest = f"{self.settle_s:.0f} s" if self.settle_s is not None else f"not within {SETTLE_S:.0f} s"
         return [
-            f"seed {self.plan.seed}, {self.plan.store}, {self.plan.seconds:.0f} s of chaos"
-            + (", a bank without order uniqueness" if self.plan.careless else ""),
+            f"seed {self.plan.seed}, {self.plan.variant}, {self.plan.seconds:.0f} s of chaos",
             f"calls     {len(self.logs.calls)}: {_counted(told)}",
             f"callers   {_counted(Counter(call.caller for call in self.logs.calls))}",
-            f"disasters {_counted(self.counts)}",
+            f"disasters {_counted(self.disasters)}",
+            f"of which  {_counted(self.counts)}",
             f"bank      {len(self.logs.bank.arrivals)} guarded requests; {_counted(entries)}",
             f"store     {len(self.logs.store)} operations: {_counted(states)}",
             f"at rest   {rest} after the last fault; slowest drain {self.drain_s_max:.1f} s",
             f"guards    {len(self.logs.witnesses)} second keys went through after a result that was unknown",
+            f"forwarded {len(self.logs.forwards)} calls without the store",
             f"verdict   {len(self.violations)} violations",
             *(f"  {violation}"[:LINE_MAX] for violation in self.violations[:40]),
         ]
@@ -99,14 +105,7 @@ async def _play(plan: Plan, folder: Path) -> Report:
     chance = Random(plan.seed)
     journal = Journal()
     loop = asyncio.get_running_loop()
-    async with world(
-        folder,
-        Random(chance.random()),
-        store=plan.store,
-        sidecars=plan.sidecars,
-        workers=plan.workers,
-        careless=plan.careless,
-    ) as made_world:
+    async with world(folder, Random(chance.random()), plan.variant) as made_world:
         ends = loop.time() + plan.seconds
         town = Town(
             addresses=[one.address for one in made_world.sidecars],
@@ -126,9 +125,25 @@ async def _play(plan: Plan, folder: Path) -> Report:
         bank = await made_world.close_platform()
         for line in made_world.lines:
             made_world.counts.update({f"line {flaw}": count for flaw, count in line.counts.items()})
-    logs = Logs(bank, store, journal.calls, journal.witnesses, made_world.incidents)
+    logs = Logs(
+        bank,
+        store,
+        journal.calls,
+        journal.witnesses,
+        incidents_of(made_world),
+        may_forward=plan.variant.forward,
+        forwards=[one for sidecar in made_world.sidecars for one in sidecar.forwards],
+        ends=[one for sidecar in made_world.sidecars for one in sidecar.ends],
+        troubles=made_world.troubles,
+    )
     drains = [0.0, *(one for sidecar in made_world.sidecars for one in sidecar.drains_s)]
-    return Report(plan, logs, made_world.counts, audit(logs), settle_s, max(drains))
+    return Report(plan, logs, made_world.disasters, made_world.counts, audit(logs), settle_s, max(drains))
+
+
+def incidents_of(made: World) -> list[str]:
+    """What no process may have done, and what nobody may have been told."""
+    heard = made.stranger.heard if made.stranger is not None else []
+    return [*made.incidents, *(f"a stranger was told {said[:60]!r}" for said in heard)]
 
 
 async def _trade(town: Town, plan: Plan, *, ends: float) -> None:
@@ -154,6 +169,7 @@ async def _settled(made: World) -> tuple[float | None, list[Stored]]:
     loop = asyncio.get_running_loop()
     began = loop.time()
     found: list[Stored] = []
+    asked: set[str] = set()
     while loop.time() - began < SETTLE_S:
         await asyncio.sleep(LOOK_S)
         read = await made.operations()
@@ -165,6 +181,7 @@ async def _settled(made: World) -> tuple[float | None, list[Stored]]:
             return loop.time() - began, found
         if loop.time() - began > SETTLE_S / 3:
             for one in open_ones[:20]:
-                made.counts["lookups asked for by hand"] += 1
+                made.counts[ASKED] += one.id not in asked
+                asked.add(one.id)
                 await made.ask(f"/operations/{one.id}/lookup", method="POST", body=b"{}")
     return None, found

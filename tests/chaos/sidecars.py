@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import resource
 import signal
@@ -15,6 +16,8 @@ from typing import Any, Final
 
 import yaml
 
+from tests.chaos.journal import call_of, wall_ms
+from tests.chaos.logs import End, Forward
 from tests.e2e.processes import Process
 
 STARTS_MAX: Final = 60
@@ -28,6 +31,7 @@ STORY_LINES: Final = 60
 STORY_CHARACTERS: Final = 4_000
 
 _SERIOUS: Final = re.compile(r"Traceback|internal_fault|Task exception|never awaited|Exception ignored")
+_FORWARDED: Final = '"sent_unrecorded"'
 UNLIMITED: Final = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
 
@@ -47,6 +51,9 @@ class Sidecar:
     counts: Counter[str]
     process: Process | None = None
     drains_s: list[float] = field(default_factory=list)
+    forwards: list[Forward] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+    may_start: asyncio.Event = field(default_factory=asyncio.Event)
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     _up: asyncio.Event = field(default_factory=asyncio.Event)
     _down: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,11 +84,13 @@ class Sidecar:
 
     async def open(self) -> None:
         """Start it for the first time."""
+        self.may_start.set()
         self._life = asyncio.create_task(self._live(), name=self.name)
         await asyncio.wait_for(self._up.wait(), FIRST_START_S)
 
     async def close(self) -> None:
         """End it for good, as a deployment would."""
+        self.may_start.set()
         self._closing.set()
         async with self._busy:
             if self._up.is_set():
@@ -170,24 +179,33 @@ class Sidecar:
             self._down.set()
             await asyncio.sleep(self._dead_s)
             self._dead_s = 0.0
+            await self.may_start.wait()
 
     async def _started(self) -> Process | None:
         """A process that listens; None where it ended before, or was not up in time."""
         process = await Process.start(self.config, environ=self.environ, until_up=False)
-        try:
-            await process.line("admin on ", within_s=START_S)
-        except (AssertionError, TimeoutError) as failed:
-            await process.kill()
-            last = process.said[-1] if process.said else "silent"
-            how = f"not up in {START_S:.0f} s" if isinstance(failed, TimeoutError) else "ended"
-            self.counts[f"failed start ({how}: {last[-90:]})"] += 1
-            self._tell_faults(process)
-            return None
-        return process
+        listening = asyncio.create_task(process.line("admin on ", within_s=START_S))
+        ending = asyncio.create_task(process.process.wait())
+        await asyncio.wait({listening, ending}, return_when=asyncio.FIRST_COMPLETED)
+        is_up = listening.done() and listening.exception() is None
+        has_ended = ending.done()
+        for task in (listening, ending):
+            task.cancel()
+        await asyncio.gather(listening, ending, return_exceptions=True)
+        if is_up:
+            return process
+        await process.kill()
+        last = process.said[-1] if process.said else "silent"
+        how = "ended" if has_ended else f"not up in {START_S:.0f} s"
+        self.counts[f"failed start ({how}: {last[-90:]})"] += 1
+        self._tell_faults(process)
+        return None
 
     def _examine(self, process: Process, code: int) -> None:
         """Write down an end that nobody ordered, a drain that failed, and faults that the process told of."""
+        self.ends.append(End(self.address, wall_ms()))
         self._tell_faults(process)
+        self._tell_forwards(process)
         last = process.said[-5:]
         if self._ordered is None:
             self.incidents.append(f"{self.name}: ended by itself with {code}: {last}")
@@ -201,3 +219,11 @@ class Sidecar:
             if _SERIOUS.search(line):
                 story = " / ".join(part.strip() for part in lines[at : at + STORY_LINES])
                 self.incidents.append(f"{self.name}: {story[:STORY_CHARACTERS]}")
+
+    def _tell_forwards(self, process: Process) -> None:
+        """D3: each call that was sent without the store is told in the log."""
+        for line in process.said:
+            if _FORWARDED in line:
+                call = call_of(json.loads(line)["request_id"])
+                if call is not None:
+                    self.forwards.append(Forward(call, self.address))

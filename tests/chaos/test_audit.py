@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.audit import CHECKS, audit
-from tests.chaos.logs import Arrival, Bank, Call, Entry, Logs, Stored, Witness
+from tests.chaos.logs import Arrival, Bank, Call, End, Entry, Forward, Logs, Stored, Trouble, Witness
 
 ORDER = "ORD-1"
 KEY = "payment.create:ORD-1:own"
@@ -70,7 +70,66 @@ OTHER = Arrival(2, 1_600, PATH, KEY, "other", "409", executed=False)
 REFUND = Entry("refund", ORDER, "pay_1", "K-R", 50, at_ms=1_800, refund="R-1")
 BURST = {"group": 1, "began_ms": 1_000}
 
+AWAY = Trouble(1_000, 2_000)
+UNRECORDED = call(n=7, operation=None, attempts=0, sidecar="s1")
+FORWARDED = Logs(
+    Bank([CHARGE], [replace(ARRIVAL, call=7)], {ORDER: "succeeded"}),
+    [],
+    [UNRECORDED],
+    may_forward=True,
+    forwards=[Forward(7, "s1")],
+    ends=[End("s1", 1_900)],
+    troubles=[AWAY],
+)
+"""The store was away from 1000 to 2000; at 1400 a call was sent without it, by a process that ended at 1900."""
+CONFIRM = f"/v1/payments/{ORDER}/confirm"
+RECORDED_REFUSED = replace(STORED, state="not_executed", knowledge="not_executed")
+
 DOCTORED = {
+    "forwarded, and lost by a process that lived": (replace(FORWARDED, ends=[]), "recorded before sent"),
+    "forwarded, and lost by a process that ended long after": (
+        replace(FORWARDED, ends=[End("s1", 9_000)]),
+        "recorded before sent",
+    ),
+    "forwarded, and lost by another process": (
+        replace(FORWARDED, ends=[End("s2", 1_900)]),
+        "recorded before sent",
+    ),
+    "forwarded, and never corrected": (
+        replace(FORWARDED, ends=[], store=[RECORDED_REFUSED]),
+        "each effect becomes known",
+    ),
+    "told not executed after what was forwarded had to be known": (
+        replace(
+            FORWARDED,
+            ends=[],
+            store=[STORED],
+            calls=[UNRECORDED, refused(8, began_ms=9_000, ended_ms=9_100, **NOT_DONE)],
+        ),
+        "never 'not done' about an effect",
+    ),
+    "forwarded twice": (
+        replace(
+            FORWARDED,
+            bank=replace(
+                FORWARDED.bank, arrivals=[replace(ARRIVAL, call=7), replace(ARRIVAL, seq=2, call=7)]
+            ),
+        ),
+        "forwarded only as allowed",
+    ),
+    "forwarded where it is not configured": (
+        replace(FORWARDED, may_forward=False),
+        "forwarded only as allowed",
+    ),
+    "forwarded a confirm": (
+        replace(FORWARDED, calls=[replace(UNRECORDED, path=CONFIRM)]),
+        "forwarded only as allowed",
+    ),
+    "forwarded while the store was there": (replace(FORWARDED, troubles=[]), "forwarded only as allowed"),
+    "forwarded, and told not executed": (
+        replace(FORWARDED, calls=[replace(UNRECORDED, status=503, knowledge="not_executed")]),
+        "forwarded only as allowed",
+    ),
     "charged twice": (with_bank(CHARGE, replace(CHARGE, key="other")), "at most one effect"),
     "refunded twice": (with_bank(CHARGE, REFUND, replace(REFUND, key="K2")), "at most one effect"),
     "another amount": (with_bank(replace(CHARGE, amount=101)), "nothing unasked"),
@@ -179,6 +238,26 @@ def test_every_check_bites_on_some_doctored_log() -> None:
 
 
 FAIR = {
+    "forwarded, and forgotten with its process": FORWARDED,
+    "forwarded, and written when the store was back": replace(FORWARDED, ends=[], store=[STORED]),
+    "forwarded, and its record from before never corrected, for its process ended": replace(
+        FORWARDED, store=[RECORDED_REFUSED]
+    ),
+    "told not executed by another sidecar, while one alone knew": replace(
+        FORWARDED,
+        ends=[],
+        store=[STORED],
+        calls=[UNRECORDED, refused(8, began_ms=1_600, ended_ms=1_700, **NOT_DONE)],
+    ),
+    "forwarded by a process that was killed over its log line": replace(
+        FORWARDED,
+        calls=[refused(7, status=0, knowledge=None, operation=None, told_key=None, sidecar="s1")],
+        forwards=[],
+        ends=[End("s1", 1_450)],
+    ),
+    "a second key forwarded, where nobody can read the ledger": replace(
+        FORWARDED, witnesses=[Witness("K1", KEY, "unknown", "unknown", call=7)]
+    ),
     "a later call brought the effect": with_calls(
         refused(1, began_ms=100, ended_ms=200, **NOT_DONE), call(2, began_ms=1_000)
     ),

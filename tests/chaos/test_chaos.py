@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.run import Plan, play
+from tests.chaos.settings import Variant
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -22,7 +23,7 @@ CALLS_MIN = 100
     ],
 )
 async def test_short_chaos_keeps_every_promise(tmp_path: Path, store: str, careless: bool) -> None:
-    plan = Plan(seconds=SECONDS, seed=11, store=store, careless=careless)
+    plan = Plan(seconds=SECONDS, seed=11, variant=Variant(store=store, careless=careless))
 
     report = await play(plan, tmp_path)
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
-import socket
-import subprocess
+import ssl
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,52 +17,35 @@ from pathlib import Path
 from random import Random  # noqa: TID251 -- seeded: the same seed plans the same faults
 from typing import Any, Final
 
-from tests.chaos.failover import DURABLE, FailoverPair
+from tests.chaos.disk import Disk, small_disk
+from tests.chaos.failover import DURABLE, FailoverCluster, FailoverPair, Fleet
+from tests.chaos.journal import wall_ms
 from tests.chaos.lines import Line
-from tests.chaos.logs import Arrival, Bank, Entry, Stored
+from tests.chaos.logs import Arrival, Bank, Entry, Stored, Trouble
+from tests.chaos.settings import ROOT, Variant, faketime_environ, settings_of
 from tests.chaos.sidecars import Sidecar
+from tests.chaos.tls import NAME, Stranger
 from tests.e2e.callers import Told, call
-from tests.stores.redis_server import Server
+from tests.e2e.certificates import Authority
+from tests.stores.redis_server import Server, free_port
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 SECRET: Final = "whsec_chaos"
-STORE_MIB: Final = 512
 PAGE: Final = 200
-
-SETTINGS: Final[dict[str, Any]] = {
-    "platform": "payhub",
-    "environment": "test",
-    "wait_timeout": "4s",
-    "retry": {
-        "attempts": 2,
-        "attempt_timeout": "1s",
-        "base": "100ms",
-        "cap": "400ms",
-        "jitter_max": "50ms",
-        "deadline": "5s",
-    },
-    "breaker": {"failures": 20, "window": "5s", "open_for": "500ms"},
-    "lookups": {
-        "schedule": ["1s", "2s", "4s", "8s", "15s"],
-        "then_every": "10s",
-        "min_interval": "500ms",
-        "lag": "6s",
-        "rate": "60/s",
-    },
-    "routes": {
-        name: {"key": {"mode": "inject"}}
-        for name in ("create_payment", "confirm_payment", "cancel_payment", "create_refund")
-    },
-    "drain_timeout": "5s",
-    "log": {"level": "error", "format": "json"},
+TAG: Final = "default/test"  # the scope that all of a run's operations are in
+FLEETS: Final[dict[str, Callable[[Path], Fleet]]] = {
+    "sentinel": FailoverPair,
+    "cluster": lambda folder: FailoverCluster(folder, tag=TAG),
 }
-"""Seconds where production has minutes. `lookups.lag` is longer than any delay that the run causes at the bank:
-its queries never hide an effect for longer than the preset says they may."""
 
 
 @dataclass(slots=True)
 class World:
-    """Everything that runs. `lines_up` lead to the platform, `lines_store` to Redis, one for each sidecar."""
+    """Everything that runs.
+
+    Args: lines_up, lines_store: lead to the platform and to Redis, one for each sidecar. fleet: a Redis that
+        fails over. disk: under the embedded store, or under the journals of Redis. stranger: in the platform's
+        place, where that speaks TLS. troubles: when the store may have been away for some sidecar.
+    """
 
     folder: Path
     chance: Random
@@ -74,11 +55,23 @@ class World:
     lines_up: list[Line] = field(default_factory=list)
     lines_store: list[Line] = field(default_factory=list)
     redis: Server | None = None
-    pair: FailoverPair | None = None
-    store_folder: Path | None = None  # of an embedded store, on a small disk of its own where that can be had
+    fleet: Fleet | None = None
+    disk: Disk | None = None
+    stranger: Stranger | None = None
     clocks: list[Path] = field(default_factory=list)
     incidents: list[str] = field(default_factory=list)
+    disasters: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    troubles: list[Trouble] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def trouble(self) -> Iterator[None]:
+        """In this block the store may be away for some sidecar."""
+        began_ms = wall_ms()
+        try:
+            yield
+        finally:
+            self.troubles.append(Trouble(began_ms, wall_ms()))
 
     @property
     def lines(self) -> list[Line]:
@@ -164,73 +157,32 @@ def bank_of(dump: dict[str, Any]) -> Bank:
     )
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path) -> Any:
-    """A disk of its own for the store, where this user may mount one; else a plain folder."""
-    folder.mkdir()
-    options = ["mount", "-t", "tmpfs", "-o", f"size={STORE_MIB}m", "chaos", str(folder)]
-    is_mounted = (
-        os.geteuid() == 0 and subprocess.run(options, check=False, capture_output=True).returncode == 0
-    )
-    try:
-        yield is_mounted
-    finally:
-        if is_mounted:
-            subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
-
-
-def faketime_environ(file: Path) -> dict[str, str]:
-    """Variables that put a process under the shifted clock of `file`; empty where libfaketime is missing."""
-    for folder in (Path("/usr/lib"), Path("/usr/local/lib")):
-        for library in folder.glob("**/faketime/libfaketimeMT.so.1"):
-            file.write_text("+0s")
-            return {
-                "LD_PRELOAD": str(library),
-                "FAKETIME_TIMESTAMP_FILE": str(file),
-                "FAKETIME_CACHE_DURATION": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                "DONT_FAKE_MONOTONIC": "1",
-            }
-    return {}
-
-
 @asynccontextmanager
-async def world(
-    folder: Path, chance: Random, *, store: str, sidecars: int, workers: int, careless: bool
-) -> AsyncIterator[World]:
-    """A running world; everything in it ends with the block.
-
-    Args: store: `sqlite`, `redis` or `sentinel`. careless: a bank without order uniqueness, and a preset that
-        says so.
-    """
+async def world(folder: Path, chance: Random, variant: Variant) -> AsyncIterator[World]:
+    """A running world; everything in it ends with the block."""
     async with AsyncExitStack() as stack:
-        ports = [(free_port(), free_port()) for _ in range(sidecars)]
+        ports = [(free_port(), free_port()) for _ in range(variant.sidecars)]
         events = free_port()
-        platform, address = await _platform(folder, events, careless=careless)
+        authority = Authority(folder) if variant.tls else None
+        if authority is not None:
+            authority.server(NAME)
+        certificate = folder / f"{NAME}.pem" if authority is not None else None
+        platform, address, reached = await _platform(folder, events, variant, certificate)
         stack.push_async_callback(_ended, platform)
         made = World(folder, chance, platform, address)
-        if store == "redis":
-            made.redis = Server(folder / "r", *DURABLE)
-            await asyncio.to_thread(made.redis.start)
-            stack.callback(made.redis.kill)
-        elif store == "sentinel":
-            made.pair = FailoverPair(folder / "r")
-            stack.callback(made.pair.stop)
-            await asyncio.to_thread(made.pair.start)
-        else:
-            made.store_folder = folder / "disk"
-            is_mounted = stack.enter_context(small_disk(made.store_folder))
-            made.counts["disk of its own"] = int(is_mounted)
+        made.disk = stack.enter_context(small_disk(folder / "disk"))
+        made.counts["disk of its own"] = int(made.disk.is_own)
+        await _start_store(made, stack, variant.store)
+        settings = settings_of(variant, folder)
+        settings["upstream"] = {"authorization": "sk_test_A", "connect_timeout": "500ms"}
+        if authority is not None:
+            settings["upstream"]["tls"] = {"ca_file": str(authority.ca_file)}
+            made.stranger = await Stranger.open(_nobodys_certificate(folder / "stranger"))
+            stack.push_async_callback(made.stranger.close)
         for n, (port, admin) in enumerate(ports):
-            await _add_sidecar(made, stack, n, port=port, admin=admin, careless=careless)
-        made.sidecars[-1].settings["workers"] = workers
+            own = {"listen": f"127.0.0.1:{port}", "admin": f"127.0.0.1:{admin}"}
+            await _add_sidecar(made, stack, n, {**settings, **own}, reached)
+        made.sidecars[-1].settings["workers"] = variant.workers
         made.sidecars[0].settings["events"] = {"listen": f"127.0.0.1:{events}", "secret": SECRET}
         for sidecar in made.sidecars:
             sidecar.write()
@@ -239,35 +191,46 @@ async def world(
         yield made
 
 
+async def _start_store(made: World, stack: AsyncExitStack, store: str) -> None:
+    if store == "redis":
+        made.redis = Server(made.folder / "r", *DURABLE)
+        stack.callback(made.redis.kill)
+        await asyncio.to_thread(made.redis.start)
+    elif store in FLEETS:
+        made.fleet = FLEETS[store](made.folder / "r")
+        stack.callback(made.fleet.stop)
+        await asyncio.to_thread(made.fleet.start)
+
+
+def _nobodys_certificate(folder: Path) -> ssl.SSLContext:
+    """For the platform's name, by an authority that nobody trusts."""
+    folder.mkdir()
+    return Authority(folder).server(NAME)
+
+
 async def _add_sidecar(
-    made: World, stack: AsyncExitStack, n: int, *, port: int, admin: int, careless: bool
+    made: World, stack: AsyncExitStack, n: int, settings: dict[str, Any], reached: str
 ) -> None:
-    up = await Line.open(made.platform_address, made.chance)
+    """Args: settings: its own. reached: where the line leads that is its way to the platform."""
+    up = await Line.open(reached, made.chance)
     stack.push_async_callback(up.close)
     made.lines_up.append(up)
-    settings: dict[str, Any] = {
-        **SETTINGS,
-        "listen": f"127.0.0.1:{port}",
-        "admin": f"127.0.0.1:{admin}",
-        "upstream": {
-            "url": f"http://{up.address}",
-            "authorization": "sk_test_A",
-            "connect_timeout": "500ms",
-        },
-    }
-    given: dict[str, Any] = {"lease": "1500ms", "timeout": "1s"}
-    journal = str(made.folder / f"journal-{n}")
+    url = f"https://{NAME}:{up.port}" if made.stranger is not None else f"http://{up.address}"
+    settings["upstream"] = {**settings["upstream"], "url": url}
+    store = dict(settings["store"])
+    assert made.disk is not None
+    if made.redis is None and made.fleet is None:
+        store["url"] = f"sqlite:{made.disk.folder}/ledger.db"
+    else:
+        store["journal"] = str(made.disk.folder / f"journal-{n}")
     if made.redis is not None:
         line = await Line.open(f"127.0.0.1:{made.redis.port}", made.chance)
         stack.push_async_callback(line.close)
         made.lines_store.append(line)
-        settings["store"] = {**given, "url": f"redis://{line.address}/0", "journal": journal}
-    elif made.pair is not None:
-        settings["store"] = {**given, "url": made.pair.url, "journal": journal}
-    else:
-        settings["store"] = {**given, "url": f"sqlite:{made.store_folder}/ledger.db"}
-    if careless:
-        settings["platform"] = str(_careless_preset(made.folder))
+        store["url"] = f"redis://{line.address}/0"
+    elif made.fleet is not None:
+        store["url"] = made.fleet.url
+    settings["store"] = store
     clock = made.folder / f"clock-{n}"
     environ = faketime_environ(clock) if n else {}
     if environ:
@@ -276,27 +239,23 @@ async def _add_sidecar(
     made.sidecars.append(Sidecar(name, made.folder, settings, environ, made.incidents, made.counts))
 
 
-def _careless_preset(folder: Path) -> Path:
-    """PayHub's preset for a bank that has no uniqueness of its own."""
-    text = (ROOT / "proxy" / "presets" / "payhub.yaml").read_text(encoding="utf-8")
-    text = text.replace("second_key_executes: false", "second_key_executes: true")
-    file = folder / "careless.yaml"
-    file.write_text(text, encoding="utf-8")
-    return file
-
-
-async def _platform(folder: Path, events: int, *, careless: bool) -> tuple[asyncio.subprocess.Process, str]:
+async def _platform(
+    folder: Path, events: int, variant: Variant, certificate: Path | None
+) -> tuple[asyncio.subprocess.Process, str, str]:
+    """The platform, where it takes orders from the run, and where sidecars reach it."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.chaos.platform"),
         *("--dump", str(folder / "bank.json"), "--secret", SECRET),
         *("--webhook", f"http://127.0.0.1:{events}/events"),
-        *(("--careless",) if careless else ()),
+        *(("--careless",) if variant.careless else ()),
+        *(("--certificate", str(certificate)) if certificate is not None else ()),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     line = await asyncio.wait_for(process.stdout.readline(), 20)
-    return process, line.decode().strip().rpartition("http://")[2]
+    address, _, reached = line.decode().strip().rpartition("http://")[2].partition(" and ")
+    return process, address, reached
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:

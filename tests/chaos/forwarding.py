@@ -1,0 +1,112 @@
+"""What contract D3 allows where calls are forwarded while the store is away, and nothing more.
+
+A forwarded call is sent once, its operation is in its sidecar's memory until the store is back, and a process that
+ends before that takes it along. Until it is written no other sidecar knows of it, so the platform's own rules (one
+body for a key, one payment for an order) are all that stands between it and a second submission. Each allowance
+here is for one call, in one stretch of trouble with the store; what was not forwarded gets none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tests.chaos.logs import Arrival, Call, Logs, Trouble
+
+PATHS: Final = frozenset({"/v1/payments", "/v1/refunds"})
+"""Where the platform has a number of its own. Confirms and cancels are never forwarded."""
+
+SLACK_MS: Final = 6_000
+"""After trouble: a verb's time limit, the next look at the store, and what is owed written, on a busy machine."""
+LAST_WORDS_MS: Final = 250
+"""A process that was killed this shortly after it sent may not have got its log line out."""
+
+FOREVER: Final = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Which calls were forwarded, and how long what they did was in one process's memory alone."""
+
+    sidecars: dict[int, str]  # by call
+    logs: Logs
+    spans: Sequence[tuple[int, int]]  # of trouble, merged
+
+    @classmethod
+    def of(cls, logs: Logs) -> Memory:
+        sidecars = {one.call: one.sidecar for one in logs.forwards}
+        if logs.may_forward:
+            calls = {call.n: call for call in logs.calls}
+            for arrival in logs.bank.arrivals:
+                call = calls.get(arrival.call or 0)
+                if call is not None and _lost_its_words(logs, call, arrival):
+                    sidecars.setdefault(call.n, call.sidecar)
+        return cls(sidecars, logs, merged(logs.troubles))
+
+    def was_forwarded(self, arrival: Arrival | None) -> bool:
+        return arrival is not None and arrival.call in self.sidecars and arrival.path in PATHS
+
+    def holds_until(self, arrival: Arrival | None) -> float:
+        """Until when one process alone may know of it; `FOREVER` where that ended. 0: it had to be recorded."""
+        if arrival is None or not self.was_forwarded(arrival) or arrival.call is None:
+            return 0
+        until = next((end for begin, end in self.spans if begin <= arrival.at_ms <= end), 0)
+        sidecar = self.sidecars[arrival.call]
+        has_ended = any(
+            end.sidecar == sidecar and arrival.at_ms <= end.at_ms <= until for end in self.logs.ends
+        )
+        return FOREVER if has_ended else until
+
+    def is_forgotten(self, arrivals: Iterable[Arrival | None]) -> bool:
+        """Whether all of these were forwarded by processes that ended before the store was back."""
+        found = list(arrivals)
+        return bool(found) and all(self.holds_until(one) == FOREVER for one in found)
+
+    def is_amid_trouble(self, at_ms: int) -> bool:
+        return any(begin <= at_ms <= end for begin, end in self.spans)
+
+
+def _lost_its_words(logs: Logs, call: Call, arrival: Arrival) -> bool:
+    return not call.status and any(
+        end.sidecar == call.sidecar and 0 <= end.at_ms - arrival.at_ms <= LAST_WORDS_MS for end in logs.ends
+    )
+
+
+def merged(troubles: Iterable[Trouble]) -> list[tuple[int, int]]:
+    """Stretches of time with trouble, each with the slack after it."""
+    spans: list[tuple[int, int]] = []
+    for trouble in sorted(troubles, key=lambda one: one.began_ms):
+        begin, end = trouble.began_ms, trouble.ended_ms + SLACK_MS
+        if spans and begin <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((begin, end))
+    return spans
+
+
+def beyond_bounds(memory: Memory) -> Iterator[tuple[str, str]]:
+    """What was forwarded against D3: the order, and what was wrong."""
+    logs = memory.logs
+    calls = {call.n: call for call in logs.calls}
+    sends = Counter(arrival.call for arrival in logs.bank.arrivals)
+    for one in logs.forwards:
+        call = calls.get(one.call)
+        if call is None:
+            continue  # its caller was stopped with the run
+        about = f"call {call.n} ({call.caller}) at {one.sidecar}"
+        if not logs.may_forward:
+            yield call.order, f"{about}: store.on_failure is reject"
+        if call.path not in PATHS:
+            yield call.order, f"{about}: {call.path}"
+        if sends[call.n] > 1:
+            yield call.order, f"{about}: sent {sends[call.n]} times"
+        if call.status and (call.knowledge == "not_executed" or call.operation is not None):
+            yield (
+                call.order,
+                f"{about}: told {call.knowledge} of {call.operation}; the ledger could say neither",
+            )
+        if not any(memory.is_amid_trouble(at_ms) for at_ms in (call.began_ms, call.ended_ms)):
+            yield call.order, f"{about}: the store was there"

@@ -33,7 +33,7 @@ CLOCKS: Final[dict[str, str]] = {
 }
 
 CHANCE: Final[dict[str, str]] = {
-    "proxy/app.py": "a process's name within the fleet",
+    "proxy/generation.py": "the name of a process and its configuration within the fleet",
     "proxy/demo.py": "numbers that a second run on the same ledger has not seen",
     "proxy/stores/memory.py": "the same, for tests",
     "proxy/stores/redis_engine.py": "revisions that no other process makes",

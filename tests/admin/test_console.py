@@ -11,6 +11,7 @@ import pytest
 from aiohttp import ClientSession
 
 from proxy.admin.console import page as console_page
+from proxy.core.http import MaybeSentReason, NotSentReason
 from tests.admin.conftest import Stage, staged
 
 playwright = pytest.importorskip("playwright.async_api")
@@ -159,6 +160,34 @@ async def test_shows_what_is_in_doubt_and_settles_it_by_a_lookup(opened: Open, s
 
 
 @in_browser
+async def test_next_step_and_the_last_lookup_s_result_come_first(opened: Open, stage: Stage) -> None:
+    stage.sandbox.add_fault({"fault": "lookup_status", "status": 503, "times": "always"})
+    await stage.unknown("ORDER-1~reset_after")
+    page = await opened(stage)
+    await expect(page.locator("[data-id]").first).to_contain_text("next lookup in ")
+    await page.get_by_role("link", name="order:ORDER-1").click()
+    detail = page.locator("#detail")
+    assert (await detail.inner_text()).index("What happens next") < (await detail.inner_text()).index("Key")
+
+    await page.get_by_role("button", name="Look up now").click()
+
+    await expect(detail.locator(".steps li").first).to_contain_text("ago: failed (http_503)")
+
+
+@in_browser
+@pytest.mark.parametrize(
+    ("minor", "currency", "shown"),
+    [(129_900, "USD", "USD 1,299.00"), (98_000, "JPY", "JPY 98,000"), (12_345, "KWD", "KWD 12.345")],
+)
+async def test_amount_is_shown_in_its_currency_s_units(
+    opened: Open, stage: Stage, minor: int, currency: str, shown: str
+) -> None:
+    page = await opened(stage)
+
+    assert await page.evaluate(f"money({minor}, '{currency}').replaceAll('\u00a0', ' ')") == shown
+
+
+@in_browser
 async def test_new_doubt_appears_by_itself(opened: Open, stage: Stage) -> None:
     page = await opened(stage)
     await expect(page.locator("#list")).to_contain_text("Nothing is in doubt.")
@@ -166,7 +195,9 @@ async def test_new_doubt_appears_by_itself(opened: Open, stage: Stage) -> None:
 
     await stage.unknown("ORDER-7~reset_after")
 
-    await expect(page.get_by_role("link", name="order:ORDER-7")).to_be_visible(timeout=4_000)
+    await expect(page.get_by_role("link", name="order:ORDER-7")).to_be_visible(
+        timeout=10_000
+    )  # the page asks by itself every 15 s
     assert await page.title() == "(1) Safepost"
 
 
@@ -267,6 +298,31 @@ async def test_speaks_chinese_throughout(opened: Open, stage: Stage) -> None:
     for here, there in (("en", "zh"), ("zh", "en")):
         missing = f"[WORDS, KINDS].flatMap((w) => Object.keys(w.{here}).filter((k) => !(k in w.{there})))"
         assert await page.evaluate(missing) == []
+
+
+@in_browser
+async def test_story_is_told_in_chinese_too(opened: Open, stage: Stage) -> None:
+    stage.sandbox.add_fault({"fault": "lookup_status", "status": 503, "times": "always"})
+    identity = await stage.unknown("ORDER-1~reset_after")
+    await stage.admin.post(f"/operations/{identity}/lookup", {})
+    page = await opened(stage, language="zh-CN")
+    await page.locator("[data-id]").first.click()
+    await expect(page.locator(".story")).to_contain_text("查询失败")
+
+    told = await page.locator(".story, .steps, .meaning").all_inner_texts()
+
+    words = set(re.findall(r"[A-Za-z_]{3,}", " ".join(told)))
+    assert words <= {"Safepost", "HTTP", "http_"}
+
+
+@in_browser
+async def test_every_reason_of_the_wire_has_words_in_both_languages(opened: Open, stage: Stage) -> None:
+    page = await opened(stage)
+
+    told = await page.evaluate("Object.values(REASONS).map((words) => Object.keys(words).sort())")
+
+    reasons = sorted({*MaybeSentReason, *NotSentReason})
+    assert told == [reasons, reasons]
 
 
 @in_browser

@@ -308,6 +308,7 @@ async def serve(
     """Run until SIGTERM or SIGINT, then drain. Announces each listener when it accepts connections (C1)."""
     descriptors.allow_all()
     app = await App.start(settings, worker=worker)
+    loops.tell_faults(app.observer.fault)
     _spare_the_collector()
     stopping, reloading = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

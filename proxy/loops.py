@@ -1,12 +1,18 @@
-"""Which event loop the product runs on."""
+"""Which event loop the product runs on, and who hears of what goes wrong in it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+_BROKEN_UNDER_TLS = ("Fatal error on SSL protocol", "unable to perform operation on ")
+
+
+class LoopComplaint(Exception):
+    """The loop has something to say that is no exception."""
 
 
 def run(work: Coroutine[object, object, Result]) -> Result:
@@ -19,3 +25,21 @@ def run(work: Coroutine[object, object, Result]) -> Result:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(work)
+
+
+def tell_faults(fault: Callable[[BaseException], None]) -> None:
+    """What the running loop has nobody to give to goes to `fault`, and not as a traceback to stderr (M3, D4)."""
+
+    def hear(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        message: str = context["message"]
+        error: BaseException = context.get("exception") or LoopComplaint(message)
+        if not _is_lost_connection(message, error):
+            fault(error)
+
+    asyncio.get_running_loop().set_exception_handler(hear)
+
+
+def _is_lost_connection(message: str, error: BaseException) -> bool:
+    """A TLS connection broke while uvloop wrote to it. Its protocol hears of that too, and says what it means."""
+    said, why = _BROKEN_UNDER_TLS
+    return isinstance(error, RuntimeError) and message.startswith(said) and str(error).startswith(why)

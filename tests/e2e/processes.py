@@ -70,7 +70,7 @@ class Process:
             self._changed.set()
         self._changed.set()
 
-    async def line(self, part: str, *, within_s: float = 10.0) -> str:
+    async def line(self, part: str, *, within_s: float = START_S) -> str:
         """Wait for a line that holds `part`."""
         async with asyncio.timeout(within_s):
             while True:

@@ -22,14 +22,14 @@ from tests.e2e.callers import Told, call
 from tests.e2e.processes import Process
 from tests.wire.peers import RawPlatform, Script
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 DEFAULTS: dict[str, Any] = {
     "listen": "127.0.0.1:0",
     "admin": "127.0.0.1:0",
     "platform": "payhub",
     "environment": "test",
-    "upstream": {"url": "http://127.0.0.1:1", "authorization": "sk_test_A", "connect_timeout": "500ms"},
+    "upstream": {"url": "http://127.0.0.1:1", "authorization": "sk_test_A", "connect_timeout": "5s"},
     "store": {"lease": "6s", "timeout": "5s"},
     "wait_timeout": "15s",
     "retry": {

@@ -19,8 +19,8 @@ from tests.e2e.test_store_down import QUICK, locked
 pytestmark = pytest.mark.slow
 
 GIVEN: dict[str, Any] = {
-    "retry": {"attempts": 1, "attempt_timeout": "300ms"},
-    "lookups": LOOKUPS | {"schedule": ["900ms"]},
+    "retry": {"attempts": 1, "attempt_timeout": "1s"},
+    "lookups": LOOKUPS | {"schedule": ["2500ms"]},
     "log": {"level": "info"},
 }
 PATIENT: dict[str, Any] = GIVEN | {"retry": {"attempts": 1, "attempt_timeout": "20s", "deadline": "60s"}}
@@ -82,7 +82,7 @@ async def _settled(process: Process) -> dict[str, Any]:
         found[:] = await process.operations()
         return [one["knowledge"] for one in found] == ["executed"]
 
-    await until(known, within_s=15)
+    await until(known, within_s=60)
     story: dict[str, Any] = (await process.ask(f"/operations/{found[0]['id']}")).json
     return story
 
@@ -90,7 +90,7 @@ async def _settled(process: Process) -> dict[str, Any]:
 async def _next(stream: ClientResponse, kind: str | None = None) -> dict[str, Any]:
     """The stream's next event, or its next of one kind; with its id."""
     seen: dict[str, str] = {}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         async for raw in stream.content:
             name, _, value = raw.decode().rstrip("\n").partition(": ")
             if name:

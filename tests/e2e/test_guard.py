@@ -9,7 +9,7 @@ import pytest
 from proxy.core.model import State
 from tests.e2e.callers import cancel, confirm, payment, post, refund
 from tests.e2e.platforms import ok, refuses, says, thing
-from tests.e2e.stage import LOOKUPS, Stage
+from tests.e2e.stage import LOOKUPS, Stage, until
 from tests.wire.peers import Hold, Reset, Script
 
 ONCE = {"attempts": 1}
@@ -164,7 +164,8 @@ async def test_concurrent_keys_for_one_order_make_one_hit(stage: Stage) -> None:
     proxy = await stage.proxy(platform.url, retry={"attempt_timeout": "5s"})
     calls = [asyncio.create_task(proxy.call(payment(f"K{n}"))) for n in range(30)]
     await platform.got(1)
-    done, waiting = await asyncio.wait(calls, timeout=0.5)
+    await until(lambda: sum(call.done() for call in calls) == 29)
+    done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
     go.set()
     (led,) = await asyncio.gather(*waiting)
 

@@ -12,7 +12,7 @@ from tests.e2e.platforms import ok, refuses, thing
 from tests.e2e.stage import LOOKUPS, Proxy, Stage, until
 from tests.wire.peers import Hang, Hold, RawCaller, Reset, Script, Send, When, answer
 
-PATIENT = {"attempt_timeout": "5s", "attempts": 1}
+PATIENT = {"attempt_timeout": "15s", "attempts": 1}
 
 
 async def _left_after(proxy: Proxy, raw: bytes, delay_s: float) -> None:
@@ -70,7 +70,7 @@ async def test_hang_up_while_the_platform_works_changes_nothing(stage: Stage) ->
 async def test_hang_up_during_a_back_off_does_not_end_the_retries(stage: Stage) -> None:
     platform = await stage.platform(ok(201))
     platform.plan(refuses(503, "temporarily_unavailable"))
-    proxy = await stage.proxy(platform.url, retry={"base": "200ms", "cap": "200ms"})
+    proxy = await stage.proxy(platform.url, retry={"base": "1s", "cap": "1s"})
     async with await RawCaller.dial(proxy.address) as caller:
         await caller.send(payment())
         await platform.got(1)
@@ -153,7 +153,7 @@ async def test_w1_callers_own_preference_counts(stage: Stage, prefer: str) -> No
 
     told = await proxy.call(payment("K", 10_000, ("Prefer", prefer)))
 
-    assert 0.9 < asyncio.get_running_loop().time() - began < 2
+    assert 0.9 < asyncio.get_running_loop().time() - began < 10, "the platform hangs for fifteen seconds"
     await _answered_early(proxy, told)
 
 
@@ -162,9 +162,9 @@ async def test_w1_the_smaller_of_both_wins(stage: Stage) -> None:
     proxy = await stage.proxy(platform.url, answer_within="200ms", retry=PATIENT)
     began = asyncio.get_running_loop().time()
 
-    await _answered_early(proxy, await proxy.call(payment("K", 10_000, ("Prefer", "wait=5"))))
+    await _answered_early(proxy, await proxy.call(payment("K", 10_000, ("Prefer", "wait=14"))))
 
-    assert asyncio.get_running_loop().time() - began < 1
+    assert asyncio.get_running_loop().time() - began < 10
 
 
 async def test_w1_follower_gets_the_sooner_of_both_limits(stage: Stage) -> None:
@@ -186,7 +186,7 @@ async def test_w1_operation_answered_early_is_looked_up(stage: Stage) -> None:
         platform.url,
         answer_within="150ms",
         lookups=LOOKUPS,
-        retry={"attempts": 3, "attempt_timeout": "1500ms"},
+        retry={"attempts": 3, "attempt_timeout": "3s"},
     )
     told = await proxy.call(payment())
     assert told.status == 504

@@ -306,7 +306,7 @@ async def test_k3_failure_learned_after_an_early_answer_is_told_first(stage: Sta
     platform = await stage.platform(PAID)
     platform.plan(Script(Hold(go), *DECLINED.steps))
     proxy = await stage.proxy(
-        platform.url, routes=INJECT, answer_within="200ms", retry={"attempt_timeout": "5s"}
+        platform.url, routes=INJECT, answer_within="200ms", retry={"attempt_timeout": "15s"}
     )
     early = await proxy.call(confirm(None, **CARD_A))
     assert (early.status, early.code) == (504, "result_unknown")
@@ -318,10 +318,14 @@ async def test_k3_failure_learned_after_an_early_answer_is_told_first(stage: Sta
     assert (repeat.json["status"], repeat.replayed, platform.hits) == ("failed", True, 1)
 
 
+LATER = LOOKUPS | {"schedule": ["3s"]}
+"""After an attempt that hangs has ended: a lookup that came sooner would answer for it."""
+
+
 async def test_k3_failure_learned_by_lookup_is_told_first(stage: Stage) -> None:
     platform = await stage.platform(ok(200, status="failed", version=2, attempt_count=1))
     proxy = await stage.proxy(
-        platform.url, routes=INJECT, retry={"attempts": 1, "attempt_timeout": "300ms"}, lookups=LOOKUPS
+        platform.url, routes=INJECT, retry={"attempts": 1, "attempt_timeout": "1s"}, lookups=LATER
     )
     platform.plan(ok(201, status="processing", version=1, attempt_count=0), Script(Hang()))
     await proxy.call(payment(None))

@@ -71,7 +71,7 @@ async def test_attempts_that_all_break_after_bytes_left_end_unknown_and_never_fa
     stage: Stage, script: Script
 ) -> None:
     platform = await stage.platform(script)
-    proxy = await stage.proxy(platform.url, retry={"attempts": 2, "attempt_timeout": "250ms"})
+    proxy = await stage.proxy(platform.url, retry={"attempts": 2, "attempt_timeout": "800ms"})
 
     told = await proxy.call(payment())
 
@@ -213,7 +213,7 @@ async def test_o33_certificate_is_of_the_configured_name_whatever_host_the_calle
 
 async def test_platform_that_comes_up_between_attempts_gets_the_payment_once(stage: Stage) -> None:
     url = _closed_port()
-    proxy = await stage.proxy(url, retry={"attempts": 10, "base": "100ms", "cap": "100ms"})
+    proxy = await stage.proxy(url, retry={"attempts": 10, "base": "500ms", "cap": "500ms"})
     waiting = asyncio.create_task(proxy.call(payment()))
     await proxy.until("K", lambda operation: operation.attempt_count >= 2)
 
@@ -271,7 +271,7 @@ async def test_fault_once_makes_one_charge_and_a_definite_answer(stage: Stage, f
 async def test_fault_for_ever_after_the_charge_is_settled_by_a_lookup(stage: Stage, fault: str) -> None:
     sandbox = await stage.sandbox()
     sandbox.add_fault({"fault": fault, "times": "always"})
-    proxy = await stage.proxy(sandbox.url, retry={"attempts": 2, "attempt_timeout": "200ms"}, lookups=LOOKUPS)
+    proxy = await stage.proxy(sandbox.url, retry={"attempts": 2, "attempt_timeout": "1s"}, lookups=LOOKUPS)
 
     told = await proxy.call(payment())
 
@@ -287,7 +287,7 @@ async def test_fault_for_ever_before_the_charge_is_believed_absent_and_never_fai
 ) -> None:
     sandbox = await stage.sandbox()
     rule = sandbox.add_fault({"fault": fault, "times": "always"})
-    proxy = await stage.proxy(sandbox.url, retry={"attempts": 2, "attempt_timeout": "200ms"}, lookups=LOOKUPS)
+    proxy = await stage.proxy(sandbox.url, retry={"attempts": 2, "attempt_timeout": "1s"}, lookups=LOOKUPS)
 
     told = await proxy.call(payment())
 

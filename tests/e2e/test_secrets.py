@@ -64,7 +64,7 @@ async def test_o64_nothing_of_a_card_or_a_credential_is_kept(stage: Stage) -> No
     platform = await stage.platform(ok())
     process = await stage.process(
         platform.url,
-        retry={"attempts": 1, "attempt_timeout": "200ms"},
+        retry={"attempts": 1, "attempt_timeout": "1s"},
         upstream={"authorization": "SECRET_OF_FILE"},
         lookups=LOOKUPS,
         routes={"create_refund": {"replay": "stored"}},

@@ -46,11 +46,11 @@ async def test_o15_time_out_is_unknown_and_looked_up_on_the_schedule_until_it_is
     platform = await stage.platform(ok(200, status="processing", version=1))
     platform.plan(Script(Hang()), listed(thing("processing", version=1)))
     lookups = LOOKUPS | {
-        "schedule": ["800ms", "1100ms", "1400ms"],
+        "schedule": ["1100ms", "1400ms", "1700ms"],
         "min_interval": "250ms",
         "then_every": "300ms",
     }
-    proxy = await stage.proxy(platform.url, retry=ONCE | {"attempt_timeout": "700ms"}, lookups=lookups)
+    proxy = await stage.proxy(platform.url, retry=ONCE | {"attempt_timeout": "1s"}, lookups=lookups)
     loop = asyncio.get_running_loop()
     began = loop.time()
     told = await proxy.call(payment())
@@ -66,7 +66,7 @@ async def test_o15_time_out_is_unknown_and_looked_up_on_the_schedule_until_it_is
 
     assert pending.state is State.PENDING
     assert settled.status == "succeeded"
-    assert 0.75 < times[0] < 2.0
+    assert times[0] > 1.05
     assert all(later - sooner > 0.2 for sooner, later in itertools.pairwise(times))
     count = len(_gets(platform))
     await asyncio.sleep(0.8)  # silence is what must come
@@ -314,7 +314,7 @@ async def test_u4_event_during_the_call_ends_its_retries(stage: Stage) -> None:
     """The caller gets the event's object as P6 gives it."""
     platform = await stage.platform(Script(Hang()))
     proxy = await stage.proxy(
-        platform.url, retry={"attempts": 3, "attempt_timeout": "600ms", "deadline": "10s"}, **SIGNED
+        platform.url, retry={"attempts": 3, "attempt_timeout": "4s", "deadline": "50s"}, **SIGNED
     )
     calling = asyncio.create_task(proxy.call(payment()))
     await platform.got(1)

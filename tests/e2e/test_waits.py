@@ -14,15 +14,23 @@ from tests.e2e.platforms import JSON, ok, page, refuses
 from tests.e2e.stage import Stage, until
 from tests.wire.peers import Hang, Reset, Script, Send, When, answer
 
-OWN_WAIT = {"base": "150ms", "cap": "150ms", "jitter": "none"}
+OTHERWISE_S = 15.0
+"""What a call must not take: what would hold it up here takes longer, and a busy machine doesn't."""
 
 
-async def _gap_after(stage: Stage, status: int, *headers: tuple[bytes, bytes]) -> float:
-    """How long after an answer with these headers the next attempt came; the payment then succeeds."""
+async def _gap_after(
+    stage: Stage, status: int, *headers: tuple[bytes, bytes], own_wait: str = "150ms"
+) -> float:
+    """How long after an answer with these headers the next attempt came; the payment then succeeds.
+
+    The deadline of 20 s bounds it: a wait that would not fit is not begun.
+    """
     code = "rate_limited" if status == 429 else "temporarily_unavailable"
     platform = await stage.platform(ok())
     platform.plan(refuses(status, code, *headers))
-    proxy = await stage.proxy(platform.url, retry={**OWN_WAIT, "deadline": "20s"})
+    proxy = await stage.proxy(
+        platform.url, retry={"base": own_wait, "cap": own_wait, "jitter": "none", "deadline": "20s"}
+    )
     calling = asyncio.create_task(proxy.call(payment()))
     loop = asyncio.get_running_loop()
     await platform.got(1)
@@ -51,20 +59,21 @@ BAD_ADVICE = [
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("value", BAD_ADVICE, ids=lambda value: value.decode() or "empty")
 async def test_o43_advice_that_is_none_leaves_the_own_wait(stage: Stage, status: int, value: bytes) -> None:
-    assert 0.1 < await _gap_after(stage, status, (b"Retry-After", value)) < 1
+    assert await _gap_after(stage, status, (b"Retry-After", value)) > 0.1
 
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_o43_seconds_replace_the_own_wait(stage: Stage, status: int) -> None:
-    assert 0.95 < await _gap_after(stage, status, (b"Retry-After", b"1")) < 2
+    assert await _gap_after(stage, status, (b"Retry-After", b"1")) > 0.95
 
 
 async def test_o43_fractional_seconds_count(stage: Stage) -> None:
-    assert 0.45 < await _gap_after(stage, 429, (b"Retry-After", b"0.5")) < 0.95
+    assert await _gap_after(stage, 429, (b"Retry-After", b"0.5")) > 0.45
 
 
 async def test_o43_zero_means_at_once(stage: Stage) -> None:
-    assert await _gap_after(stage, 429, (b"Retry-After", b"0")) < 0.1
+    """Our own wait would not fit before the deadline."""
+    assert await _gap_after(stage, 429, (b"Retry-After", b"0"), own_wait="60s") < OTHERWISE_S
 
 
 FORMS = ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"]
@@ -79,7 +88,7 @@ async def test_o43_date_is_measured_against_the_answers_own_date(stage: Stage, f
         (b"Date", format_datetime(then, usegmt=True).encode()),
         (b"Retry-After", later.strftime(form).encode()),
     )
-    assert 0.95 < await _gap_after(stage, 429, *headers) < 2
+    assert await _gap_after(stage, 429, *headers) > 0.95
 
 
 async def test_retry_after_on_other_statuses_is_not_followed(stage: Stage) -> None:
@@ -87,7 +96,7 @@ async def test_retry_after_on_other_statuses_is_not_followed(stage: Stage) -> No
     platform.plan(page(500, (b"Retry-After", b"30")))
     proxy = await stage.proxy(platform.url)
 
-    told = await asyncio.wait_for(proxy.call(payment()), 2)
+    told = await asyncio.wait_for(proxy.call(payment()), OTHERWISE_S)
 
     assert (told.status, platform.hits) == (201, 2)
 
@@ -97,7 +106,7 @@ async def test_o44_wait_beyond_the_deadline_is_not_begun(stage: Stage) -> None:
     platform = await stage.platform(refuses(503, "temporarily_unavailable", wait))
     proxy = await stage.proxy(platform.url)
 
-    told = await asyncio.wait_for(proxy.call(payment()), 1)
+    told = await asyncio.wait_for(proxy.call(payment()), OTHERWISE_S)
 
     assert (told.status, told.code, told.header("retry-after")) == (503, "temporarily_unavailable", "30")
     assert (told.knowledge, platform.hits) == ("not_executed", 1)
@@ -112,7 +121,7 @@ async def test_o44_wait_beyond_the_deadline_after_doubt_tells_unknown(stage: Sta
     platform.plan(Script(Reset()))
     proxy = await stage.proxy(platform.url)
 
-    told = await asyncio.wait_for(proxy.call(payment()), 1)
+    told = await asyncio.wait_for(proxy.call(payment()), OTHERWISE_S)
 
     assert (told.status, told.code, told.knowledge) == (504, "result_unknown", "unknown")
     assert told.header("retry-after") == "600"
@@ -121,15 +130,13 @@ async def test_o44_wait_beyond_the_deadline_after_doubt_tells_unknown(stage: Sta
 
 async def test_deadline_bounds_attempts_and_waits_together(stage: Stage) -> None:
     platform = await stage.platform(Script(Hang()))
-    proxy = await stage.proxy(
-        platform.url, retry={"attempts": 10, "attempt_timeout": "300ms", "deadline": "1s"}
-    )
+    proxy = await stage.proxy(platform.url, retry={"attempts": 10, "attempt_timeout": "1s", "deadline": "3s"})
     loop = asyncio.get_running_loop()
     began = loop.time()
 
     told = await proxy.call(payment())
 
-    assert loop.time() - began < 1.9
+    assert loop.time() - began < 9, "ten attempts take ten seconds"
     assert told.code == "result_unknown"
     assert platform.hits in (2, 3), "a fourth would end after the deadline"
 
@@ -140,7 +147,7 @@ async def test_o45_many_attempts_never_overflow_their_wait(stage: Stage) -> None
         platform.url,
         retry={"attempts": 10, "base": "1ms", "cap": "50ms", "multiplier": 10, "jitter_max": "5ms"},
     )
-    told = await asyncio.wait_for(proxy.call(payment()), 3)
+    told = await asyncio.wait_for(proxy.call(payment()), OTHERWISE_S)
 
     assert (told.status, platform.hits, told.attempts) == (503, 10, 10)
 
@@ -194,8 +201,8 @@ async def test_open_breaker_sends_nothing_and_says_so(stage: Stage) -> None:
     platform = await stage.platform(Script(Hang()))
     proxy = await stage.proxy(
         platform.url,
-        retry={"attempts": 1, "attempt_timeout": "100ms"},
-        breaker={"enabled": True, "failures": 3, "window": "10s", "open_for": "700ms"},
+        retry={"attempts": 1, "attempt_timeout": "1s"},
+        breaker={"enabled": True, "failures": 3, "window": "60s", "open_for": "2s"},
     )
     await asyncio.gather(*(proxy.call(payment(f"K{n}", order=f"O-{n}")) for n in range(3)))
 
@@ -216,10 +223,10 @@ async def test_open_breaker_sends_nothing_and_says_so(stage: Stage) -> None:
     await until(recovered)
 
 
-@pytest.mark.parametrize("deadline", ["1500ms", "1s"], ids=["as long as one attempt", "shorter"])
+@pytest.mark.parametrize("deadline", ["10s", "8s"], ids=["as long as one attempt", "shorter"])
 async def test_deadline_no_longer_than_an_attempt_still_lets_one_be_made(stage: Stage, deadline: str) -> None:
     platform = await stage.platform(ok())
-    proxy = await stage.proxy(platform.url, retry={"deadline": deadline})
+    proxy = await stage.proxy(platform.url, retry={"attempt_timeout": "10s", "deadline": deadline})
 
     told = await asyncio.gather(*(proxy.call(payment(f"K{n}", order=f"O-{n}")) for n in range(50)))
 

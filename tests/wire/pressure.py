@@ -109,7 +109,7 @@ async def idle_connections(count: int) -> Idle:
 def _connected(address: tuple[str, int], count: int) -> list[socket.socket]:
     callers: list[socket.socket] = []
     for n in range(count):
-        caller = socket.create_connection(address, timeout=10)
+        caller = socket.create_connection(address, timeout=60)
         callers.append(caller)
         if n % 2:
             caller.sendall(request("GET", "/v1/x"))
@@ -283,12 +283,12 @@ def _drip(address: tuple[str, int], count: int, head: bytes) -> None:
     """One byte a second on each connection, until the last of them is cut."""
     senders = []
     for n in range(2 * count):
-        sender = socket.create_connection(address, timeout=10)
+        sender = socket.create_connection(address, timeout=60)
         sender.setblocking(False)
         if n % 2:
             sender.sendall(head)
         senders.append(sender)
-    ends_at = time.monotonic() + 60
+    ends_at = time.monotonic() + 120
     pause = threading.Event()
     while senders:
         assert time.monotonic() < ends_at, f"{len(senders)} slow senders were never cut"
@@ -370,7 +370,7 @@ def _told(told: Told) -> str:
 
 async def _served_again(process: Process) -> int:
     """The status of the first call that is let in again."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(ConnectionError, EOFError):
                 told = await process.call(payment("K-after", order="O-after"))
@@ -430,7 +430,7 @@ async def full_pool() -> tuple[list[Told], Told]:
         platform = await stage.platform(Script(Hang()))
         limits = {"max_connections": 2, "connect_timeout": "500ms"}
         proxy = await stage.proxy(
-            platform.url, upstream=limits, retry={"attempts": 1, "attempt_timeout": "7s", "deadline": "20s"}
+            platform.url, upstream=limits, retry={"attempts": 1, "attempt_timeout": "10s", "deadline": "20s"}
         )
         hanging = [asyncio.create_task(proxy.call(payment(f"H{n}", order=f"H-{n}"))) for n in range(2)]
         await platform.got(2)

@@ -36,7 +36,7 @@ async def test_alarm_rings_at_the_last_time_set(delays_ms: tuple[int, ...]) -> N
     for delay_ms in delays_ms:
         bell.alarm.set_in(delay_ms)
     await bell.wait()
-    assert 15 < bell.times[0] < 1_000
+    assert bell.times[0] > 15
     await asyncio.sleep(0.01)
     assert len(bell.times) == 1
 

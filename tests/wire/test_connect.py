@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from proxy.core.http import Answered, NotSent, NotSentReason, WireRequest
+from proxy.wire import connect
 from proxy.wire.connect import Address, Origin
 
 from .conftest import Bench
@@ -39,16 +40,17 @@ def v6(address: str, port: int) -> Address:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("v6_first", [True, False])
-async def test_platform_on_one_family_is_found(bench: Bench, host: str, v6_first: bool) -> None:
+async def test_platform_on_one_family_is_found(
+    bench: Bench, host: str, v6_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second family is tried at once after a refusal: what it would wait else is longer than the attempt."""
+    monkeypatch.setattr(connect, "STAGGER_S", 600.0)
     platform = await bench.platform(host=host)
     both = [v6("::1", platform.port), v4("127.0.0.1", platform.port)]
     names = Names(*(both if v6_first else both[::-1]))
-    loop = asyncio.get_running_loop()
-    began_at = loop.time()
     upstream = bench.upstream(f"http://dual.test:{platform.port}", look_up=names.look_up)
     assert isinstance(await upstream.send(GET, timeout_ms=5_000), Answered)
     assert platform.hits == 1
-    assert loop.time() - began_at < 0.5
     assert platform.received[0].header(b"host") == [b"dual.test:%d" % platform.port]
 
 

@@ -318,10 +318,11 @@ async def test_half_closed_caller_is_answered_however_late(bench: Bench) -> None
         await gate.wait()
         given.append(await exchange.reply(Response(200, (), b"late")))
 
-    caller = await bench.caller(await bench.listener(wait))
+    listener = await bench.listener(wait)
+    caller = await bench.caller(listener)
     await caller.send(GET)
     caller.half_close()
-    await asyncio.sleep(0.01)
+    await turned(lambda: any(connection.at_end for connection in listener._connections))
     gate.set()
     assert (await caller.answer()).body == b"late"
     # A FIN is all that a caller which is gone sends too: its answer does not count as given (K3).

@@ -1,4 +1,7 @@
-"""The product under pressure, at sizes that a test suite can bear; `make pressure` has the full ones."""
+"""The product under pressure, at sizes that a test suite can bear; `make pressure` has the full ones.
+
+Times are bounded so that a machine ten times as slow passes, and a product without the limit in question fails.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def test_idle_connections_cost_little_memory_and_hold_no_payment_up() -> None:
     found = loops.run(pressure.idle_connections(2_000))
 
     assert found.status == 201
-    assert found.payment_ms < 1_000
+    assert found.payment_ms < 10_000
     assert found.memory_mib - found.before_mib < (150 - found.before_mib) / 5
 
 
@@ -42,9 +45,9 @@ def test_sender_is_held_back_while_nobody_reads(downwards: bool) -> None:
 def test_o36_slow_senders_are_cut_and_hold_nobody_up() -> None:
     found = loops.run(pressure.slow_senders(100))
 
-    assert found.slowest_payment_ms < 1_000
+    assert found.slowest_payment_ms < 10_000
     assert (found.hits, found.operations) == (20, 20)
-    assert found.all_cut_after_s < 45
+    assert found.all_cut_after_s < 100, "a body would drip for a thousand seconds"
     assert found.memory_mib < 150
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from proxy.core import problem
 from proxy.core.claim import make_claim
+from proxy.core.delivery import DeliverFailure, MarkAnsweredEarly
 from proxy.core.http import Headers, MaybeSent, NotSent, RequestHead, Response, WireRequest, first, without
 from proxy.core.messages import CallEnded, Fact, Marks, Reply, SensitiveKey
 from proxy.core.model import Knowledge, Owner, Scope
@@ -21,7 +22,6 @@ from proxy.core.patience import patience_ms
 from proxy.core.problem import Problem, render
 from proxy.core.routes import Match, RouteTable, near_miss, normalise
 from proxy.core.rules import Platform
-from proxy.core.settle import DeliverFailure, MarkAnsweredEarly
 from proxy.driver import Driver
 from proxy.ports import BodyTooLarge, CallerGone, Clock, Exchange, Store, StoreUnavailable, Upstream
 from proxy.run import Run
@@ -172,8 +172,9 @@ class Calls:
         operation = reply.confirm_delivery
         if operation is None:
             return
+        given = self.store.now()
         try:
-            await self.store.transact(DeliverFailure(operation.scope, operation.id, operation.fence))
+            await self.store.transact(DeliverFailure(operation.scope, operation.id, operation.fence, given))
         except StoreUnavailable:
             return
 

@@ -250,6 +250,8 @@ class Operation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     by_hand: str | None = None  # the status that a person gave it (C5); None unless settled so
     settled_by: str | None = None
     failure_delivered: bool = False
+    delivered_ms: int = 0  # when that was, by the leases' clock, in `delivered_epoch`
+    delivered_epoch: str = ""
     unknown_since_ms: int | None = None
     settled_ms: int | None = None
     history: tuple[Entry, ...] = ()

@@ -58,10 +58,13 @@ KEY_EXPIRY_MARGIN_MS = 3_600_000  # P9: retention less one hour
 ReserveAnswer = Reserved | Running | Recorded | RunEnded | Conflicting | Blocked | KeyExpired
 
 
-def find(tables: Tables, claim: Claim) -> tuple[int | None, Key, OperationId, Operation | None]:
+def find(
+    tables: Tables, claim: Claim, arrived: Now | None = None
+) -> tuple[int | None, Key, OperationId, Operation | None]:
     """The number, key, id and record that the claim means.
 
-    Fills `{seq}` in: one more than the last submission that failed and whose failure was given (K3).
+    Fills `{seq}` in: one more than the last submission that failed and whose failure was given (K3), before the
+    call `arrived`: one that a slow host or store held up repeats what its caller has since heard the end of.
     """
     if not isinstance(claim.key, SeqKey):
         identity = operation_id(claim.scope, claim.method, claim.path, claim.key)
@@ -73,10 +76,17 @@ def find(tables: Tables, claim: Claim) -> tuple[int | None, Key, OperationId, Op
         key = key_for(claim.key, seq)
         identity = operation_id(claim.scope, claim.method, claim.path, key)
         found = tables.operation(claim.scope, identity)
-        failed_before = found is not None and is_failure(claim.route, found) and found.failure_delivered
+        failed_before = found is not None and is_failure(claim.route, found) and _was_given(found, arrived)
         if not failed_before or seq >= SEQ_MAX:
             return seq, key, identity, found
         seq += 1
+
+
+def _was_given(failed: Operation, arrived: Now | None) -> bool:
+    """Whether its failure was given to a caller, and the call that arrived then is another submission (K3)."""
+    if not failed.failure_delivered or arrived is None or arrived.epoch != failed.delivered_epoch:
+        return failed.failure_delivered
+    return arrived.lease_ms >= failed.delivered_ms
 
 
 class ReserveOperation(Struct, frozen=True):
@@ -98,7 +108,7 @@ class ReserveOperation(Struct, frozen=True):
     def apply(self, tables: Tables, now: Now) -> ReserveAnswer:
         claim = self.claim
         subject = tables.subject(claim.scope, claim.subject) if claim.subject else None
-        seq, key, identity, found = find(tables, claim)
+        seq, key, identity, found = find(tables, claim, self.arrived)
         found = seen_now(found, now)
         if found is not None and found.owner == self.owner and found.state is State.IN_FLIGHT:
             return Reserved(found)  # a reserve whose reply was lost, asked again by its owner
@@ -134,7 +144,7 @@ class ReserveOperation(Struct, frozen=True):
             return KeyExpired(found)
         if found.state in (State.EXECUTED, State.PENDING) or found.knowledge == "pending":
             counted = seq is not None or found.seq is not None
-            due = counted and is_failure(route, found) and not found.failure_delivered
+            due = counted and is_failure(route, found) and not _was_given(found, self.arrived)
             answer = found.answer
             if answer is not None and not due and self._came_during_the_run(found, answer):
                 return RunEnded(found, answer)

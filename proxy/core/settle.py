@@ -22,11 +22,9 @@ from proxy.core.model import (
     Attempt,
     Entry,
     EntryKind,
-    Fence,
     Knowledge,
     Now,
     Operation,
-    OperationId,
     Outcome,
     Scope,
     Seen,
@@ -356,42 +354,3 @@ class UpdateFromRepeat(Struct, frozen=True):
         tables.put(linked)
         remember(tables, now, linked, self.seen)
         return Settled(linked)
-
-
-class DeliverFailure(Struct, frozen=True):
-    """A caller was given this operation's definite failure, to its last byte (K3)."""
-
-    scope: Scope
-    operation: OperationId
-    fence: Fence
-    name: str = "deliver"
-
-    def apply(self, tables: Tables, now: Now) -> Operation | None:
-        current = tables.operation(self.scope, self.operation)
-        if current is None or current.fence != self.fence or current.state is not State.EXECUTED:
-            return current
-        delivered = replace(current, failure_delivered=True, updated_ms=now.wall_ms)
-        tables.put(delivered)
-        return delivered
-
-
-class MarkAnsweredEarly(Struct, frozen=True):
-    """The caller's patience ended before the call did (W1): lookups may begin."""
-
-    scope: Scope
-    operation: OperationId
-    fence: Fence
-    name: str = "answered_early"
-
-    def apply(self, tables: Tables, now: Now) -> Operation | None:
-        current = tables.operation(self.scope, self.operation)
-        if current is None or current.fence != self.fence or current.state is not State.IN_FLIGHT:
-            return current
-        text = "the caller was answered before the call ended"
-        marked = replace(
-            current,
-            lookups=scheduled(current, State.UNKNOWN, now),
-            history=told(current, now, EntryKind.ANSWERED_EARLY, text),
-        )
-        tables.put(marked)
-        return marked

@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, settings, target
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from proxy.core.delivery import DeliverFailure
 from proxy.core.evidence import ApplyEvidence
 from proxy.core.messages import AttemptNote, Reserved
 from proxy.core.model import Handle, Now, Operation, Outcome, Owner, Scope, Seen, State
 from proxy.core.reserve import ReserveOperation, WithdrawClaim
-from proxy.core.settle import DeliverFailure, RecordNextAttempt, RenewLease, SettleRun
+from proxy.core.settle import RecordNextAttempt, RenewLease, SettleRun
 from proxy.core.tables import Tables, Verb
 from proxy.ports import Query, Store
 from proxy.stores import make_store

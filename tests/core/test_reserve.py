@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.core.admit import AdmitUnrecorded
+from proxy.core.delivery import DeliverFailure
 from proxy.core.evidence import SettleByHand
 from proxy.core.keys import handle
 from proxy.core.messages import (
@@ -22,7 +23,7 @@ from proxy.core.messages import (
 from proxy.core.model import Key, Operation, Outcome, Owner, Seen, State, replace
 from proxy.core.reserve import SEQ_MAX, ReserveOperation, WithdrawClaim
 from proxy.core.rules import GuardRule
-from proxy.core.settle import DeliverFailure, SettleRun
+from proxy.core.settle import SettleRun
 from tests.core.payhub import SCOPE, injecting
 from tests.core.play import (
     CANCEL,
@@ -350,6 +351,31 @@ def test_reserve_number_stays_until_the_failure_was_given() -> None:
     assert reserve(book, counted(), "b") == Recorded(operation, failure_is_due=True)
     book.run(DeliverFailure(SCOPE, operation.id, operation.fence))
     assert led(book, counted(), "c").key == "payment.confirm:pay_1:2"
+
+
+def test_reserve_call_from_before_the_failure_was_given_is_no_new_submission() -> None:
+    """A host slept with a call that its caller had repeated elsewhere: one card, charged once (K3)."""
+    book = Book()
+    arrived = book.now
+    operation = settled(book, counted(), State.EXECUTED, status="failed")
+    book.pass_ms(1_000)
+    given = book.now
+    book.pass_ms(5)
+    delivered = book.run(DeliverFailure(SCOPE, operation.id, operation.fence, given))
+    assert isinstance(delivered, Operation)
+    for then in (arrived, replace(given, lease_ms=given.lease_ms - 1)):
+        held_up = ReserveOperation(counted(), Owner("b"), LEASE_MS, then)
+        assert book.run(held_up) == Recorded(delivered, failure_is_due=True)
+    assert book.run(DeliverFailure(SCOPE, operation.id, operation.fence)) == delivered
+    assert isinstance(book.run(ReserveOperation(counted(), Owner("c"), LEASE_MS, given)), Reserved)
+
+
+def test_reserve_after_a_boot_a_given_failure_counts_as_earlier() -> None:
+    book = Book()
+    operation = settled(book, counted(), State.EXECUTED, status="failed")
+    book.run(DeliverFailure(SCOPE, operation.id, operation.fence))
+    arrived = replace(book.now, epoch="another", lease_ms=0)
+    assert isinstance(book.run(ReserveOperation(counted(), Owner("b"), LEASE_MS, arrived)), Reserved)
 
 
 def test_reserve_counted_key_named_in_full_owes_its_failure_too() -> None:

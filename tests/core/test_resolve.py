@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.core.delivery import MarkAnsweredEarly
 from proxy.core.keys import handle
 from proxy.core.messages import AttemptNote
 from proxy.core.model import EntryKind, Fence, Operation, Outcome, Owner, State, Subject, replace
@@ -24,7 +25,7 @@ from proxy.core.resolve import (
     first_point_ms,
     next_point_ms,
 )
-from proxy.core.settle import MarkAnsweredEarly, SettleRun
+from proxy.core.settle import SettleRun
 from tests.core.payhub import SCOPE
 from tests.core.play import LEASE_MS, WALL_MS, Book, checkout, confirm, create, led, seen
 

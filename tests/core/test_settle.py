@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.core.delivery import MarkAnsweredEarly
 from proxy.core.evidence import SettleByHand
 from proxy.core.keys import handle
 from proxy.core.messages import AttemptNote, AttemptRecorded, Blocked, Settled, SettleRefused, Superseded
@@ -19,7 +20,6 @@ from proxy.core.model import (
     replace,
 )
 from proxy.core.settle import (
-    MarkAnsweredEarly,
     RecordNextAttempt,
     RenewLease,
     SettleRun,

@@ -5,6 +5,7 @@ Each is the story of one mistake. Those that concern other rooms (clocks, readin
 
 from __future__ import annotations
 
+from proxy.core.delivery import DeliverFailure
 from proxy.core.evidence import ApplyEvidence, SettleByHand
 from proxy.core.http import WireResult
 from proxy.core.keys import handle
@@ -13,7 +14,6 @@ from proxy.core.model import Knowledge, Owner, State, replace
 from proxy.core.reserve import WithdrawClaim
 from proxy.core.resolve import EndLookup, LookupFailed, LookupTask, TakeLookup
 from proxy.core.rules import GuardRule
-from proxy.core.settle import DeliverFailure
 from tests.core.payhub import CONFIRM, CREATE, DAY_MS, SCOPE, injecting
 from tests.core.play import (
     BUSY,

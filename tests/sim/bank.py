@@ -17,6 +17,7 @@ from tests.sim.world import Kind, World
 RETENTION_MS = 7 * 86_400_000
 CONFIRMS_MAX = 3
 FINAL = frozenset({"succeeded", "failed", "canceled", "expired"})
+OPEN = frozenset({"processing", "requires_action"})
 
 
 @dataclass(slots=True)
@@ -117,7 +118,7 @@ class Bank:
             if payment.status not in FINAL or payment.status == "failed":
                 self._becomes(payment, "canceled")
             return self._kept(slot, request, payment, 200)
-        if payment.status == "processing":
+        if payment.status in OPEN:
             return refusal(409, "payment_in_progress", related=payment.id)
         if payment.status != "failed" or len(payment.charges) >= CONFIRMS_MAX:
             return refusal(422, "payment_not_confirmable")
@@ -125,6 +126,13 @@ class Bank:
         return self._kept(slot, request, payment, 202 if status not in FINAL else 200)
 
     # --- what happens to money --------------------------------------------------------------------------------
+
+    def inherited(self, order: str, amount: int) -> Resource:
+        """A declined payment from before there was a ledger; nobody ever tells of it."""
+        payment = self._made("pay", Request("create", order, amount), "failed")
+        payment.charges.append(Effect("create", order, "", 0, 0, 1, payment, "failed"))
+        self._show(payment)
+        return payment
 
     def _made(self, prefix: str, request: Request, status: str, *, numbered: bool = True) -> Resource:
         made = Resource(f"{prefix}_{len(self.resources) + 1}", request.thing, request.amount, status)
@@ -151,6 +159,8 @@ class Bank:
         results = ("succeeded", "failed", "succeeded", "failed", "processing")
         if self.world.kind is Kind.CARDS:
             results = ("failed", "failed", "failed", "failed", "succeeded")
+        elif self.world.kind in (Kind.LAGGING, Kind.INHERITED):
+            results = ("processing", "processing", "processing", "succeeded", "failed")
         result = chance.pick(results)
         effect.result = result if result in FINAL else ""
         resource.status = "processing"
@@ -161,12 +171,20 @@ class Bank:
         self.effect(effect)
         self.changed(resource)
         if not effect.result:
-            self.world.after(self.world.spell_ms(500, 1_500_000), lambda: self._resolve(effect))
+            takes_ms = self.world.spell_ms(500, 1_500_000)
+            if chance.hits(400):
+                self.world.after(chance.below(takes_ms), lambda: self._asks(effect))
+            self.world.after(takes_ms, lambda: self._resolve(effect))
         return result
+
+    def _asks(self, effect: Effect) -> None:
+        """The payer has to do something."""
+        if effect.resource.status == "processing":
+            self._becomes(effect.resource, "requires_action")
 
     def _resolve(self, effect: Effect) -> None:
         resource = effect.resource
-        if resource.status != "processing":
+        if resource.status not in OPEN:
             effect.result = "failed"  # canceled meanwhile: no money moved
             return
         effect.result = self.world.chance.pick(("succeeded", "failed"))

@@ -53,6 +53,7 @@ class Checks:
     replies: Counter[str] = field(default_factory=Counter)
     attempts: set[tuple[OperationId, int]] = field(default_factory=set)
     misses: dict[tuple[OperationId, int], list[int]] = field(default_factory=dict)
+    looked_ms: dict[OperationId, int] = field(default_factory=dict)
     by_hand_ms: dict[OperationId, int] = field(default_factory=dict)
 
     def broken(self, promise: str) -> None:
@@ -201,6 +202,7 @@ class Checks:
     def missed(self, operations: tuple[OperationId, ...]) -> None:
         """A lookup for these found nothing, or nothing newer."""
         for identity in operations:
+            self.looked_ms[identity] = self.world.now_ms
             record = self.ledger.operations.get(identity)
             if record is not None:
                 seen = self.misses.setdefault((identity, record.attempt_count), [])

@@ -18,9 +18,10 @@ from tests.sim.checks import Checks
 from tests.sim.platforms import LATE_MS_MAX, LOOKUPS, Setting
 from tests.sim.sidecar import Sidecar
 from tests.sim.store import SimStore
-from tests.sim.world import START_MS, WALL_START_MS, World
+from tests.sim.world import START_MS, WALL_START_MS, Kind, World
 
 LOOKUP_LEASE_MS = 15_000
+BEHIND_MS = 900_000  # a replica that the platform forgot: fifteen times the lag that U8 supposes
 KINDS = {
     "create_payment": "create",
     "confirm_payment": "confirm",
@@ -101,9 +102,11 @@ class Fleet:
                 if self.world.chance.hits(500):
                     result = Answered(refusal(401, "unauthorized"))
             else:
-                lag_ms = LOOKUPS.lag_ms - LATE_MS_MAX
+                lag_ms, is_behind = LOOKUPS.lag_ms - LATE_MS_MAX, fault == "lies"
+                if self.world.kind is Kind.LAGGING and not self.world.calm:
+                    lag_ms, is_behind = BEHIND_MS, True
                 shown = self.bank.look_up(
-                    target.decode(), lies=fault == "lies", stale=fault == "stale", lag_ms=lag_ms
+                    target.decode(), lies=is_behind, stale=fault == "stale", lag_ms=lag_ms
                 )
                 result = Answered(shown)
             seen_ms = sidecar.wall_ms()

@@ -396,13 +396,13 @@ def absent_frees_the_subject() -> Undo:
 def seq_grows_before_delivery() -> Undo:
     original = reserve.find
 
-    def find(store: Any, claim: Any) -> Any:
+    def find(store: Any, *args: Any) -> Any:
         known: dict[Any, Operation] = store._rows.operations
         before = dict(known)
         for identity, one in before.items():
             known[identity] = replace(one, failure_delivered=True)
         try:
-            return original(store, claim)
+            return original(store, *args)
         finally:
             known.update(before)
 

@@ -22,6 +22,7 @@ from tests.sim.world import Kind, World
 TRIES_MAX = 6
 SUBMISSIONS_MAX = 3
 AMOUNTS = (10_000, 12_500)
+DAY_MS = 86_400_000
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Town:
     store: SimStore
     open_calls: int = 0
     calls: int = 0
+    planned: int = 0  # calls that will be made some day
     merchants: list[Merchant] = field(default_factory=list)
 
     def call(
@@ -131,8 +133,16 @@ class Merchant:
         world, chance = self.town.world, self.town.world.chance
         if chance.hits(300) and self.request.key is not None:
             world.after(world.spell_ms(1, 60_000), lambda: self.town.call(self.request, _unheard))
+        if world.is_slow and reply.marks.knowledge is Knowledge.PENDING and self.request.key is not None:
+            # a nightly job asks again for what is still open
+            self.town.planned += 1
+            world.after(chance.between(DAY_MS, 3 * DAY_MS), self._nightly)
         if self.then is not None:
             self.then(reply)
+
+    def _nightly(self) -> None:
+        self.town.planned -= 1
+        self.town.call(self.request, _unheard)
 
 
 def _left(answer: Callable[[Reply | None], bool]) -> None:
@@ -154,6 +164,9 @@ class Shopper:
 
     def begin(self) -> None:
         chance = self.town.world.chance
+        if self.town.world.kind is Kind.INHERITED:
+            self._submit(self.town.bank.inherited(self.order, chance.pick(AMOUNTS)).id)
+            return
         request = Request(
             "create", self.order, chance.pick(AMOUNTS), f"K-{self.order}", is_valid=not chance.hits(120)
         )

@@ -109,7 +109,8 @@ class Rows:
             return f"{verb.name}: {source} -> {target} is no row of the state table"
         self.taken.update(walk)
         if before and after and not walk and before.version != after.version:
-            self.taken[source, M.EVIDENCE, target] += 1
+            is_overdue = target is State.MANUAL_REVIEW  # pending, and at once under review again
+            self.taken[source, M.EVIDENCE, State.PENDING if is_overdue else target] += 1
         if before and after and not walk and verb.name == "end_lookup" and _newly_absent(before, after):
             self.taken[source, M.MISSES, State.ABSENT] += 1  # absent, and at once under review again
         if any(move is M.LAPSE for _, move, _ in walk) and after is not None and not after.doubt:

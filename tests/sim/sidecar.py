@@ -13,6 +13,7 @@ from typing import cast
 
 from proxy.core.admit import AdmitUnrecorded
 from proxy.core.answers import Voice
+from proxy.core.delivery import DeliverFailure, MarkAnsweredEarly
 from proxy.core.guard import Guard, GuardPolicy
 from proxy.core.http import Answered, NotSent, NotSentReason, WireResult
 from proxy.core.messages import (
@@ -40,11 +41,9 @@ from proxy.core.messages import (
     Withdraw,
     Woke,
 )
-from proxy.core.model import Key, Operation, OperationId, Outcome, Owner, State
+from proxy.core.model import Key, Now, Operation, OperationId, Outcome, Owner, State
 from proxy.core.reserve import ReserveOperation, WithdrawClaim
 from proxy.core.settle import (
-    DeliverFailure,
-    MarkAnsweredEarly,
     RecordNextAttempt,
     RenewLease,
     SettleRun,
@@ -55,10 +54,11 @@ from tests.sim.checks import Checks
 from tests.sim.platforms import LEASE_MS, WAIT_MS, Request, Setting, claim_of
 from tests.sim.store import SimStore, Unavailable, Waiter
 from tests.sim.wire import Wire
-from tests.sim.world import World
+from tests.sim.world import Kind, World
 
 POLICY = GuardPolicy(wait_timeout_ms=WAIT_MS)
 OWED_RETRY_MS = 500
+SUSPENDED_MS_MAX = 400_000  # of a whole host: long enough for absence to be believed meanwhile
 Answer = Callable[[Reply | None], bool]
 """Gives a reply to the caller (None: the connection broke); True when its last byte was written."""
 
@@ -78,6 +78,7 @@ class Run:
     lease_until_ms: int = 0
     renewed_ms: int = 0
     seen_step: int = 0
+    arrived: Now | None = None
     decided_ms: int = 0
     waiter: Waiter | None = None
 
@@ -125,6 +126,7 @@ class Sidecar:
         guard = Guard(claim, policy=POLICY, classifier=self.setting.classifier(request.kind), voice=voice)
         run = Run(guard, claim, request, Owner(f"{self.name}.{self.generation}:{self.calls}"), answer)
         run.seen_step = self.world.steps
+        run.arrived = self.store.ledger.now()
         self.runs.append(run)
         if patience_ms is not None:
             self.world.after(patience_ms, lambda: self._patience_ended(run))
@@ -160,12 +162,16 @@ class Sidecar:
             self.crash()
         elif fault == "pause":
             run.is_paused = True
-            pause_ms = self.world.spell_ms(1, 3 * LEASE_MS)
-            self.world.after(pause_ms, lambda: self._resumed(run, step.command))
+            self.world.after(self._pause_ms(), lambda: self._resumed(run, step.command))
         else:
             self._do(run, step.command)
             if fault == "crash_after":
                 self.crash()
+
+    def _pause_ms(self) -> int:
+        if self.world.kind in (Kind.LAGGING, Kind.INHERITED) and not self.world.is_slow:
+            return self.world.chance.between(1, SUSPENDED_MS_MAX)
+        return self.world.spell_ms(1, 3 * LEASE_MS)
 
     def _resumed(self, run: Run, command: Command) -> None:
         run.is_paused = False
@@ -181,7 +187,8 @@ class Sidecar:
             self.world.note(f"{run.owner} replies {reply.answer.status} {reply.marks.knowledge}")
         if run.answer(reply) and reply.confirm_delivery is not None:
             operation = reply.confirm_delivery
-            self.store.ask(DeliverFailure(operation.scope, operation.id, operation.fence), _ignored)
+            given = self.store.ledger.now()
+            self.store.ask(DeliverFailure(operation.scope, operation.id, operation.fence, given), _ignored)
 
     # --- commands ---------------------------------------------------------------------------------------------
 
@@ -240,7 +247,7 @@ class Sidecar:
                 self._leased(run, before_ms)
             self._step(run, cast(Event, result))
 
-        self._ask(run, ReserveOperation(run.claim, run.owner, LEASE_MS), reserved)
+        self._ask(run, ReserveOperation(run.claim, run.owner, LEASE_MS, run.arrived), reserved)
 
     def _ask(self, run: Run, verb: Verb[object], answered: Callable[[object], None]) -> None:
         def looked() -> None:

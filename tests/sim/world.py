@@ -152,8 +152,12 @@ class Kind(StrEnum):
     """What a story is about, where chance alone would seldom get there."""
 
     ORDINARY = "ordinary"
-    CARDS = "cards"
-    FORWARDING = "forwarding"
+    CARDS = "cards"  # declined, in answers that may not be kept, to callers that leave (K3, D4)
+    FORWARDING = "forwarding"  # refusals beside doubts, while the store comes and goes (D3)
+    LAGGING = (
+        "lagging"  # lookups minutes behind, more than the lag that U8 supposes; hosts that are suspended
+    )
+    INHERITED = "inherited"  # payments older than the ledger, whose state before nobody knows (U3)
 
 
 class Violation(AssertionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from proxy.config.settings import Settings
 from proxy.config.units import shown_duration
 from proxy.core.rules import Jitter, KeyMode, OnFailure, RetryPolicy, Route
 
+MISSES_MIN = 3  # empty answers in a row (U8)
+SECRET_CHARACTERS_MIN = 16  # a shorter one can be guessed by trying
 KEY_MARGIN_MS = 3_600_000  # nothing is sent in the last hour of a key's retention (P9)
 _MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -24,6 +27,8 @@ def warnings(settings: Settings) -> list[str]:
     """One line for each legal but unsafe setting, with its path in the file."""
     return [
         *_about_retries(settings),
+        *_about_routes(settings),
+        *_about_secrets(settings),
         *_about_the_store(settings),
         *_about_lookups(settings),
         *_about_addresses(settings),
@@ -135,6 +140,11 @@ def _about_lookups(settings: Settings) -> Iterator[str]:
             f"lookups.lag: {shown_duration(settings.lookups.lag_ms)} is shorter than the preset's "
             f"{shown_duration(lag)}: absence could be believed too soon (U8)"
         )
+    if settings.lookups.misses < MISSES_MIN:
+        yield (
+            f"lookups.misses: {settings.lookups.misses}; fewer than {MISSES_MIN} empty answers in a row prove too "
+            "little: absence could be believed of money that moved (U8)"
+        )
     credentials = settings.upstream.credentials
     if not any(route.lookup for route in settings.platform.routes):
         yield "lookups: the preset names no lookup: unknown results wait for an event or a person"
@@ -171,11 +181,44 @@ def _about_addresses(settings: Settings) -> Iterator[str]:
         yield f"admin_url: null: callers can't use the Location http://{settings.admin}"
     if settings.events.listen is not None and settings.events.secret is None:
         yield "events.secret: null: events are hints that start a lookup, and settle nothing (U4)"
+
+
+def _about_routes(settings: Settings) -> Iterator[str]:
     if not settings.platform.routes:
         yield f"routes: preset {settings.platform.name} has none: no call is guarded until routes name some"
     for route in settings.platform.routes:
         if route.key.mode is KeyMode.INJECT and route.subject is None:
             yield f"routes.{route.name}.subject: null: another key for the same thing is not noticed (U1)"
+        amount = ".".join(route.amount)
+        if amount and not {amount, "*"} & set(route.fields):
+            yield (
+                f"routes.{route.name}.fingerprint: without {amount}: a repeat with another {amount} passes for "
+                "the first submission, and its caller takes that one's result for its own (P2)"
+            )
+
+
+def _about_secrets(settings: Settings) -> Iterator[str]:
+    """What was meant to be a secret and is none. Its value is never shown (F2)."""
+    named = [
+        ("admin_token", settings.admin_token),
+        ("events.secret", settings.events.secret),
+        ("store.secret", settings.store.secret),
+        *(("upstream.authorization", secret) for secret in settings.upstream.credentials.values()),
+    ]
+    for place, secret in named:
+        if secret is not None and _SHELL_VARIABLE.fullmatch(secret.reveal().rpartition(" ")[2]):
+            yield f"{place}: looks like $NAME, and is taken as it stands: a variable is written ${{NAME}}"
+    guards_money = [("events.secret", settings.events.secret)]
+    if not settings.admin.is_private:
+        guards_money.append(("admin_token", settings.admin_token))
+    for place, secret in guards_money:
+        if secret is not None and len(secret.reveal()) < SECRET_CHARACTERS_MIN:
+            yield (
+                f"{place}: shorter than {SECRET_CHARACTERS_MIN} characters: whoever guesses it can settle payments"
+            )
+
+
+_SHELL_VARIABLE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _about_files(settings: Settings) -> Iterator[str]:

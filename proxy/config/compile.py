@@ -9,7 +9,7 @@ from proxy.config.model import Config
 from proxy.config.platform import compile_platform, lag_ms
 from proxy.config.preset import Preset
 from proxy.config.problems import ConfigProblem, Problems, suggestion
-from proxy.config.rules import Address
+from proxy.config.rules import Address, Url, is_loopback
 from proxy.config.sections import ScopeSource, Upstream
 from proxy.config.settings import (
     BreakerSettings,
@@ -41,6 +41,7 @@ def compile_settings(
     platform = compile_platform(config, preset, problems)
     _check_store(config, problems)
     _check_addresses(config, problems)
+    _check_scope(config, preset, problems)
     _check_traces(config, problems)
     if config.wait_timeout < 2 * config.store.lease:
         problems.add(
@@ -83,20 +84,79 @@ def _check_sqlite(place: str, problems: Problems) -> None:
 def _check_addresses(config: Config, problems: Problems) -> None:
     if not config.admin.is_private and config.admin_token is None:
         problems.add("admin_token", f"expected a token, since admin ({config.admin}) is off loopback (A4)")
-    if config.events.listen == config.admin and config.admin.port != 0:
+    events = config.events.listen
+    if events is not None and _meet(events, config.admin):
         problems.add("events.listen", "expected an address of its own, found the admin listener's")
-    taken = {str(config.admin): "admin"}
-    if config.events.listen is not None:
-        taken[str(config.events.listen)] = "events.listen"
+    taken = [("admin", config.admin), *([("events.listen", events)] if events is not None else [])]
     for listener in config.listen:
-        address = str(listener.address)
-        if address in taken and listener.address.port != 0:
-            problems.add("listen", f"{address} is taken by {taken[address]}")
-        taken.setdefault(address, "listen")
+        address = listener.address
+        holder = next((name for name, other in taken if _meet(address, other)), None)
+        if holder is not None:
+            problems.add("listen", f"{address} is taken by {holder}")
+        taken.append(("listen", address))
+    for name, address in taken:
+        if _leads_to(config.upstream.url, address):
+            text = f"expected the platform's address, found our own {name} {address}: calls would come round"
+            problems.add("upstream.url", f"{text} to us, and none would reach the platform")
+            break
     tls = config.upstream.tls
     if (tls.cert_file is None) != (tls.key_file is None):
         missing = "key_file" if tls.key_file is None else "cert_file"
         problems.add(f"upstream.tls.{missing}", "expected both cert_file and key_file, or neither")
+
+
+_WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+
+
+def _meet(one: Address, other: Address) -> bool:
+    """Whether two listeners would want the same socket: the same address, or one in the other's wildcard."""
+    if one.path is not None or other.path is not None:
+        return one.path == other.path
+    if one.port != other.port or one.port == 0:
+        return False
+    hosts = {(one.host or "").lower(), (other.host or "").lower()}
+    same_family = len({":" in host for host in hosts}) == 1
+    if "localhost" in hosts:
+        return all(is_loopback(host) or host in _WILDCARDS for host in hosts)
+    return len(hosts) == 1 or (same_family and not hosts.isdisjoint(_WILDCARDS))
+
+
+def _leads_to(url: Url, address: Address) -> bool:
+    """Whether calls to the URL would come to the listener at the address."""
+    if address.path is not None or address.port != url.port:
+        return False
+    host = (address.host or "").lower()
+    here = is_loopback(url.host) or url.host in _WILDCARDS
+    return url.host.lower() == host or (here and (is_loopback(host) or host in _WILDCARDS))
+
+
+_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+_OF_THE_HOP = frozenset(
+    {
+        "host",
+        "connection",
+        "content-length",
+        "transfer-encoding",
+        "expect",
+        "keep-alive",
+        "te",
+        "trailer",
+        "upgrade",
+    }
+)
+
+
+def _check_scope(config: Config, preset: Preset, problems: Problems) -> None:
+    """The header that names a merchant or an environment reaches calls, and what it holds may be written down."""
+    for place, source in (("merchant", config.merchant), ("environment", config.environment)):
+        name = (source.header or "").lower()
+        expected = f"expected a header that names the {place}, found {source.header}"
+        if name in _CREDENTIALS:
+            problems.add(f"{place}.header", f"{expected}: a credential, which the ledger must not hold (D4)")
+        elif name in _OF_THE_HOP or name.startswith("safepost-"):
+            problems.add(f"{place}.header", f"{expected}, which no call carries: each would get 400 (H1)")
+        elif name == preset.key.header.lower():
+            problems.add(f"{place}.header", f"{expected}: the key, which is another for each submission")
 
 
 def _listen(config: Config) -> tuple[Listen, ...]:

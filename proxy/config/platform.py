@@ -133,6 +133,10 @@ def _route(
     _check_path(f"{place}.path", template, problems)
     _check_template(f"{place}.subject", subject, template, problems, seq=False)
     _check_template(f"{place}.key.template", route.key.template, template, problems, seq=True)
+    card_fields = route.left_out | {"card"}
+    _check_no_card(f"{place}.fingerprint", route.fields, card_fields, problems)
+    for part, text in (("subject", subject), ("key.template", route.key.template)):
+        _check_no_card(f"{place}.{part}", _VARIABLE.findall(text or ""), card_fields, problems)
     if own.guard.on and subject is None:
         problems.add(f"{place}.guard.on", "expected a subject on this route: the guard is about one")
     return route
@@ -210,6 +214,14 @@ def _check_template(place: str, text: str | None, path: str, problems: Problems,
         problems.add(place, text)
     if names.count("seq") > 1:
         problems.add(place, "expected {seq} at most once")
+
+
+def _check_no_card(place: str, paths: Iterable[str], card_fields: frozenset[str], problems: Problems) -> None:
+    """Card data is neither compared nor written: another card is no other submission (P1, D4, S7)."""
+    for path in paths:
+        if not card_fields.isdisjoint(path.lower().split(".")):
+            text = f"expected no card data, found {path}: it is neither compared nor written down (P1, D4)"
+            problems.add(place, text)
 
 
 def _retry(preset: Preset, for_all: Retry, own: Retry) -> RetryPolicy:

@@ -42,6 +42,20 @@ def test_whole_and_safe_configuration_warns_of_nothing() -> None:
         ),
         ("lookups: {min_interval: 1s}", "lookups.min_interval: 1s", "at least 10s"),
         ("lookups: {lag: 1s}", "lookups.lag: 1s", "believed too soon"),
+        ("lookups: {misses: 1}", "lookups.misses: 1", "in a row prove too little"),
+        (
+            "routes: {create_payment: {fingerprint: []}}",
+            "routes.create_payment.fingerprint: without amount",
+            "that one's result",
+        ),
+        (
+            "routes: {create_refund: {fingerprint: [currency]}}",
+            "routes.create_refund.fingerprint: without amount",
+            "P2",
+        ),
+        ("admin_token: $SAFEPOST_TOKEN", "admin_token: looks like $NAME", "written ${NAME}"),
+        ("admin: 0.0.0.0:8081\nadmin_token: t", "admin_token: shorter than 16", "guesses it"),
+        ("events: {secret: t}", "events.secret: shorter than 16", "guesses it"),
         ("merchant: {header: X-M}", "upstream.authorization: one credential", "nothing is looked up"),
         ("listen: 0.0.0.0:8080", "listen: 0.0.0.0:8080", "without TLS"),
         ("admin: 0.0.0.0:8081\nadmin_token: t", "admin: 0.0.0.0:8081", "settled by hand"),
@@ -67,6 +81,7 @@ def test_unsafe_setting_is_said_with_its_place(text: str, place: str, words: str
             "upstream.authorization: none for default/live",
             "U8",
         ),
+        ("{url: https://h, authorization: $PAYHUB_API_KEY}", "upstream.authorization: looks like $NAME", ""),
         ("{url: http://h, authorization: k}", "upstream.url: http://h", "plain http off loopback"),
         ("{url: https://h, authorization: k, tls: {verify: false}}", "upstream.tls.verify: false", "pose as"),
         (

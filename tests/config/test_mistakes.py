@@ -126,6 +126,29 @@ routes:
             "found {seq}",
         ),
         ("routes: {create_payment: {fingerprint: amount}}", "routes.create_payment.fingerprint", "a list"),
+        (
+            "routes: {create_payment: {fingerprint: [amount, card.number]}}",
+            "routes.create_payment.fingerprint",
+            "no card data, found card.number",
+        ),
+        (
+            "routes: {create_payment: {key: {template: 'pay:{body.payer.PAN}'}}}",
+            "routes.create_payment.key.template",
+            "no card data",
+        ),
+        (
+            "routes: {create_payment: {subject: 'order:{body.cvc}'}}",
+            "routes.create_payment.subject",
+            "no card data",
+        ),
+        ("merchant: {header: Authorization}", "merchant.header", "a credential"),
+        ("environment: {header: cookie}", "environment.header", "a credential"),
+        ("merchant: {header: Host}", "merchant.header", "which no call carries"),
+        ("merchant: {header: Safepost-Merchant}", "merchant.header", "which no call carries"),
+        ("merchant: {header: idempotency-key}", "merchant.header", "another for each submission"),
+        ("listen: 0.0.0.0:8081", "listen", "is taken by admin"),
+        ("listen: [127.0.0.1:8080, localhost:8080]", "listen", "is taken by listen"),
+        ("events: {listen: '0.0.0.0:8081', secret: s}", "events.listen", "of its own"),
     ],
 )
 def test_mistake_names_its_place_and_what_is_allowed(text: str, path: str, words: str) -> None:
@@ -153,6 +176,33 @@ def test_upstream_url_in_another_form_is_refused(url: str, words: str) -> None:
     assert len(found) == 1
     assert words in found[0]
     assert "hunter2" not in found[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "ours"),
+    [
+        ("http://127.0.0.1:8080", "listen: 127.0.0.1:8080"),
+        ("http://localhost:8080/v1", "listen: 0.0.0.0:8080"),
+        ("http://[::1]:8080", "listen: localhost:8080"),
+        ("http://10.0.0.1:8080", "listen: 10.0.0.1:8080"),
+        ("http://127.0.0.1:8081", "admin: 127.0.0.1:8081"),
+        ("http://127.0.0.1:8082", "events: {listen: 127.0.0.1:8082}"),
+        ("https://localhost", "listen: 127.0.0.1:443"),
+    ],
+)
+def test_upstream_that_is_safepost_itself_is_refused(url: str, ours: str) -> None:
+    """Each call would wait for itself, and end as money that may have moved."""
+    found = problems(f"platform: payhub\nupstream: {{url: '{url}'}}\n{ours}\n")
+    assert len(found) == 1, found
+    assert found[0].startswith("c.yaml: upstream.url: expected the platform's address, found our own ")
+
+
+@pytest.mark.parametrize(
+    "listen",
+    ["[0.0.0.0:8080, '[::]:8080']", "[127.0.0.1:8080, '[::1]:8080']", "'[::1]:8081'", "10.0.0.1:8081"],
+)
+def test_addresses_that_do_not_meet_are_taken(listen: str) -> None:
+    assert settings_of(f"{SMALLEST}listen: {listen}\n", file="c.yaml", environ={}).listen
 
 
 def test_missing_required_keys_are_all_told_and_the_rest_is_checked() -> None:

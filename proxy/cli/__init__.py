@@ -46,6 +46,7 @@ def _without_command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Ends a broken pipe quietly, as `head` and `less` expect."""
+    _open_standard_files()
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -55,6 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _open_standard_files() -> None:
+    """Where the process was started without standard input, output or error, open the null device in its place.
+
+    Else the next file or socket takes the number: what is printed would go to the platform or into the ledger.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            lowest_free = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(lowest_free, mode))
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from proxy.config import Settings
+from proxy.config.model import Mode
 from proxy.config.settings import ScopePart
 from proxy.config.units import shown_duration
 from proxy.core import keys
@@ -13,10 +14,11 @@ from proxy.core.claim import Understood, make_claim
 from proxy.core.http import RequestHead, first
 from proxy.core.messages import Claim, SeqKey
 from proxy.core.model import Key, Scope
-from proxy.core.problem import Problem
+from proxy.core.problem import NEAR_MISS, Problem, invalid_request
 from proxy.core.retry import retry_times
-from proxy.core.routes import Match, RouteTable, normalise
+from proxy.core.routes import Match, RouteTable, near_miss, normalise
 from proxy.core.rules import KeyMode, Platform, Route
+from proxy.wire.heads import HeadLimits, HeadRefused, parse_request_head
 
 Told = dict[str, Any]
 
@@ -38,12 +40,41 @@ def explained(settings: Settings, head: RequestHead, body: bytes) -> tuple[Told,
         "mode": str(settings.mode),
         "upstream": str(settings.upstream.url),
     }
-    match = RouteTable(settings.platform.routes).match(method, path)
+    routes = RouteTable(settings.platform.routes)
+    match = routes.match(method, path)
+    refusal = _refusal(settings, routes, head, path, is_guarded=match is not None)
+    if refusal is not None:
+        told |= {"route": None, "guarded": False, "problem": _shown(refusal)}
+        return told, None
     if match is None:
         told |= {"route": None, "guarded": False, "retry": _unguarded_retry(settings.platform, method)}
         return told, None
     more, claim = _guarded(settings, head, body, match, path)
     return told | more, claim
+
+
+def _refusal(
+    settings: Settings, routes: RouteTable, head: RequestHead, path: str, *, is_guarded: bool
+) -> Problem | None:
+    """What keeps the target from being looked at, or sent, whatever the call holds (H4, H9)."""
+    try:
+        line = b"%b %b HTTP/1.1\r\nHost: explained\r\n\r\n" % (head.method, head.target)
+        parse_request_head(line, HeadLimits(), frozenset())
+    except HeadRefused as refused:
+        return Problem(status=refused.status, code="invalid_request", message=f"{refused.message}.")
+    is_observing = settings.mode is Mode.OBSERVE
+    if not is_guarded and not is_observing and near_miss(routes, head.method, path):
+        return invalid_request(NEAR_MISS, field="path")
+    return None
+
+
+def _shown(problem: Problem) -> Told:
+    return {
+        "status": problem.status,
+        "code": problem.code,
+        "field": problem.field,
+        "message": problem.message,
+    }
 
 
 def _unguarded_retry(platform: Platform, method: str) -> Told:
@@ -85,13 +116,11 @@ def _guarded(
         "on_failure": str(route.on_failure),
     }
     if isinstance(understood, Problem):
-        problem = {
-            "status": understood.status,
-            "code": understood.code,
-            "field": understood.field,
-            "message": understood.message,
+        told |= {
+            "key": _key_rule(route),
+            "problem": _shown(understood),
+            "retry": _plan(route, Key("example")),
         }
-        told |= {"key": _key_rule(route), "problem": problem, "retry": _plan(route, Key("example"))}
         return told, None
     is_somebody_s = merchant is not None and environment is not None
     return told | _claimed(route, understood), understood.claim if is_somebody_s else None
@@ -161,6 +190,9 @@ def lines(told: Told) -> Iterator[str]:
     yield f"call         {told['method']} {told['path']}{query}"
     yield f"upstream     {told['upstream']}"
     if not told["guarded"]:
+        if "problem" in told:
+            yield from _problem_lines(told["problem"])
+            return
         plan = told["retry"]
         yield "route        none: streamed through, not recorded"
         yield (
@@ -170,9 +202,7 @@ def lines(told: Told) -> Iterator[str]:
         return
     yield f"route        {told['route']}" + (" (mode observe: reported only)" * (told["mode"] == "observe"))
     if "problem" in told:
-        problem = told["problem"]
-        yield f"answer       {problem['status']} {problem['code']}: {problem['message']}"
-        yield "             nothing is sent"
+        yield from _problem_lines(told["problem"])
     yield from _key_lines(told["key"])
     yield from _scope_lines(told)
     if "problem" not in told:
@@ -185,6 +215,11 @@ def lines(told: Told) -> Iterator[str]:
             yield f"ledger       {_known(told['ledger'])}"
     yield f"fingerprint  {', '.join(told['fingerprint']) or 'no fields: the same key is the same submission'}"
     yield from _plan_lines(told["retry"])
+
+
+def _problem_lines(problem: Told) -> Iterator[str]:
+    yield f"answer       {problem['status']} {problem['code']}: {problem['message']}"
+    yield "             nothing is sent"
 
 
 def _known(ledger: Told | None) -> str:

@@ -50,6 +50,21 @@ def test_reader_that_leaves_early_is_no_traceback(tmp_path: Path) -> None:
     assert process.returncode in (0, 1)
 
 
+def test_process_without_standard_output_is_no_traceback(tmp_path: Path) -> None:
+    """Started with it closed, as some supervisors do: it still works, and tells its mistakes."""
+    command = f"exec {sys.executable} -m proxy sandbox --listen 127.0.0.1:99999 >&-"
+    ended = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_sandbox_ends_quietly_on_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     with started("sandbox", "--listen", "127.0.0.1:0", cwd=tmp_path) as process:

@@ -268,13 +268,10 @@ def result_unknown(
     related_resource_id: str | None = None,
 ) -> Problem:
     """R8 (c), W1: the platform may have acted."""
-    refused = (
-        " The last attempt was refused, which proves nothing about an earlier one." if last_answer else ""
-    )
     return Problem(
         status=504,
         code="result_unknown",
-        message=f"The result is unknown: the money may have moved.{refused} {_SAME_KEY} Safepost goes on"
+        message=f"The result is unknown: the money may have moved.{_said_of(last_answer)} {_SAME_KEY} Safepost goes on"
         " finding out.",
         retryable=True,
         retry_after_ms=retry_after_ms,
@@ -283,6 +280,20 @@ def result_unknown(
         operation=operation,
         last_answer=last_answer,
     )
+
+
+def _said_of(last_answer: tuple[tuple[str, str | int], ...]) -> str:
+    """What an answer that settled nothing was; a client that reads it takes none of them for a result."""
+    status = dict(last_answer).get("status")
+    if not isinstance(status, int):
+        return ""
+    if status < 300:
+        return f" The last answer, {status}, held no result of the platform's."
+    if status < 400:
+        return f" The last answer, {status}, was no result; no redirect is followed."
+    if status < 500:
+        return " The last attempt was refused, which proves nothing about an earlier one."
+    return f" The last answer, {status}, proves nothing about an earlier attempt."
 
 
 def last_answer(status: int, code: str | None) -> tuple[tuple[str, str | int], ...]:

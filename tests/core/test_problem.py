@@ -185,3 +185,20 @@ def test_held_subject_says_how_it_is_held(state: State, accepted: bool, says: st
 def test_settled_by_hand_tells_status_name_and_note() -> None:
     assert "as failed by Ann: the bank said so" in problems.settled_by_hand(BY_HAND).message
     assert "as failed." in problems.settled_by_hand(replace(BY_HAND, history=())).message
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (204, "The last answer, 204, held no result of the platform's."),
+        (302, "The last answer, 302, was no result; no redirect is followed."),
+        (429, "The last attempt was refused, which proves nothing about an earlier one."),
+        (503, "The last answer, 503, proves nothing about an earlier attempt."),
+    ],
+)
+def test_unknown_result_says_what_the_last_answer_was(status: int, words: str) -> None:
+    """E2: a page or a redirect refuses nothing."""
+    told = problems.result_unknown(
+        key=None, operation=None, retry_after_ms=1, last_answer=problems.last_answer(status, None)
+    )
+    assert words in told.message

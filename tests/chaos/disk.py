@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ from typing import Final
 DISK_MIB: Final = 512
 OPTIONS: Final = "loop,errors=remount-ro"
 FIXED: Final = 1  # e2fsck: errors were found, and mended
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- a busy disk of the machine shall make no disasters of its own
 MAPPED: Final = "-shm"
 
 
@@ -31,15 +33,17 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.is_own = False
-        self._image = folder.with_suffix(".img")
+        self._image = Path()
 
     def make(self) -> None:
         """A new file system, where this user may mount one."""
         self.folder.mkdir()
         if os.geteuid() != 0:
             return
-        with self._image.open("wb") as image:
-            image.truncate(DISK_MIB << 20)
+        descriptor, image = tempfile.mkstemp(".img", "chaos-", MEMORY if MEMORY.is_dir() else None)
+        self._image = Path(image)
+        os.truncate(descriptor, DISK_MIB << 20)
+        os.close(descriptor)
         _do(
             "chattr", "-f", "+i", str(self.folder)
         )  # while nothing is mounted there, nobody starts a ledger anew
@@ -52,7 +56,8 @@ class Disk:
             self.open_up()
             _do("umount", "-l", str(self.folder))
         _do("chattr", "-f", "-i", str(self.folder))
-        self._image.unlink(missing_ok=True)
+        if self._image.is_file():
+            self._image.unlink()
 
     def _mount(self) -> bool:
         return _do("mount", "-o", OPTIONS, str(self._image), str(self.folder))
@@ -71,10 +76,8 @@ class Disk:
 
     def fail(self) -> bool:
         """Read-only from now on, by an error that the kernel takes for true; False where it can't be done."""
-        device = subprocess.run(
-            ("findmnt", "-no", "SOURCE", str(self.folder)), check=False, capture_output=True, text=True
-        ).stdout.strip()
-        trigger = Path("/sys/fs/ext4") / Path(device).name / "trigger_fs_error"
+        device = Path(_said("findmnt", "-no", "SOURCE", str(self.folder)))
+        trigger = Path("/sys/fs/ext4") / device.name / "trigger_fs_error"
         try:
             trigger.write_text("1")
         except OSError:
@@ -83,7 +86,9 @@ class Disk:
 
     def mend(self) -> bool:
         """Take it off, check it, put it back. False while a process still has files open on it."""
-        if not _do("umount", str(self.folder)):
+        if _mounts_at(str(self.folder)) and not _do("umount", str(self.folder)):
+            return False
+        if _said("losetup", "-j", str(self._image)):  # in use by files that were opened while it was covered
             return False
         checked = subprocess.run(("e2fsck", "-fy", str(self._image)), check=False, capture_output=True)
         if checked.returncode > FIXED or not self._mount():
@@ -120,6 +125,10 @@ def _do(*command: str) -> bool:
         return subprocess.run(command, check=False, capture_output=True).returncode == 0
     except FileNotFoundError:
         return False
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
 
 
 @contextlib.contextmanager

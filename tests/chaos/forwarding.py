@@ -19,8 +19,13 @@ from tests.chaos.logs import Arrival, Call, Logs, Trouble
 PATHS: Final = frozenset({"/v1/payments", "/v1/refunds"})
 """Where the platform has a number of its own. Confirms and cancels are never forwarded."""
 
+REFUSALS: Final = frozenset({"400", "401", "403", "404", "422", "429", "503"})
+
 SLACK_MS: Final = 6_000
 """After trouble: a verb's time limit, the next look at the store, and what is owed written, on a busy machine."""
+SILENT_MS: Final = 900
+"""A call that took less was not forwarded because the store let the time limit of a claim, a second, go by."""
+
 LAST_WORDS_MS: Final = 250
 """A process that was killed this shortly after it sent may not have got its log line out."""
 
@@ -32,41 +37,52 @@ class Memory:
     """Which calls were forwarded, and how long what they did was in one process's memory alone."""
 
     sidecars: dict[int, str]  # by call
+    calls: dict[int, Call]
     logs: Logs
     spans: Sequence[tuple[int, int]]  # of trouble, merged
 
     @classmethod
     def of(cls, logs: Logs) -> Memory:
         sidecars = {one.call: one.sidecar for one in logs.forwards}
+        calls = {call.n: call for call in logs.calls}
         if logs.may_forward:
-            calls = {call.n: call for call in logs.calls}
             for arrival in logs.bank.arrivals:
                 call = calls.get(arrival.call or 0)
                 if call is not None and _lost_its_words(logs, call, arrival):
                     sidecars.setdefault(call.n, call.sidecar)
-        return cls(sidecars, logs, merged(logs.troubles))
+        return cls(sidecars, calls, logs, merged(logs.troubles))
 
     def was_forwarded(self, arrival: Arrival | None) -> bool:
         return arrival is not None and arrival.call in self.sidecars and arrival.path in PATHS
 
     def holds_until(self, arrival: Arrival | None) -> float:
         """Until when one process alone may know of it; `FOREVER` where that ended. 0: it had to be recorded."""
-        if arrival is None or not self.was_forwarded(arrival) or arrival.call is None:
+        if arrival is None or not self.was_forwarded(arrival) or arrival.call not in self.calls:
             return 0
-        until = next((end for begin, end in self.spans if begin <= arrival.at_ms <= end), 0)
-        sidecar = self.sidecars[arrival.call]
+        call, sidecar = self.calls[arrival.call], self.sidecars[arrival.call]
+        until = next(
+            (end for begin, end in self.spans if begin <= arrival.at_ms <= end), arrival.at_ms + SLACK_MS
+        )
         has_ended = any(
-            end.sidecar == sidecar and arrival.at_ms <= end.at_ms <= until for end in self.logs.ends
+            end.sidecar == sidecar and call.began_ms <= end.at_ms <= until for end in self.logs.ends
         )
         return FOREVER if has_ended else until
 
     def is_forgotten(self, arrivals: Iterable[Arrival | None]) -> bool:
-        """Whether all of these were forwarded by processes that ended before the store was back."""
+        """Whether each of these was forwarded and left nothing, or its process ended before the store was back."""
         found = list(arrivals)
-        return bool(found) and all(self.holds_until(one) == FOREVER for one in found)
+        return bool(found) and all(
+            self.holds_until(one) == FOREVER or (self.was_forwarded(one) and _left_nothing(one))
+            for one in found
+        )
 
     def is_amid_trouble(self, at_ms: int) -> bool:
         return any(begin <= at_ms <= end for begin, end in self.spans)
+
+
+def _left_nothing(arrival: Arrival | None) -> bool:
+    """The bank refused it without acting on it, and said so."""
+    return arrival is not None and not arrival.executed and arrival.answer in REFUSALS
 
 
 def _lost_its_words(logs: Logs, call: Call, arrival: Arrival) -> bool:
@@ -108,5 +124,6 @@ def beyond_bounds(memory: Memory) -> Iterator[tuple[str, str]]:
                 call.order,
                 f"{about}: told {call.knowledge} of {call.operation}; the ledger could say neither",
             )
-        if not any(memory.is_amid_trouble(at_ms) for at_ms in (call.began_ms, call.ended_ms)):
+        is_late = call.ended_ms - call.began_ms >= SILENT_MS
+        if not is_late and not any(map(memory.is_amid_trouble, (call.began_ms, call.ended_ms))):
             yield call.order, f"{about}: the store was there"

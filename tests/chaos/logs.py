@@ -140,10 +140,11 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A while in which the store was, or may have been, away for some sidecar."""
+    """A while in which the store was, or may have been, away for some sidecar. `what` was done to it."""
 
     began_ms: int
     ended_ms: int
+    what: str = ""
 
 
 @dataclass(frozen=True, slots=True)

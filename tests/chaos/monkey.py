@@ -163,7 +163,9 @@ class Monkey:
     async def _freeze(self) -> None:
         frozen_s = self._chance.uniform(0.5, 4.0)
         if victim := self._victim():
-            with self._world.trouble():  # its own clock jumps; and it may hold the lock of an embedded store
+            with self._world.trouble(
+                "frozen"
+            ):  # its own clock jumps; and it may hold the lock of an embedded store
                 await victim.freeze(frozen_s=frozen_s)
 
     async def _drain(self) -> None:
@@ -186,7 +188,7 @@ class Monkey:
     async def _quota(self) -> None:
         full_s = self._chance.uniform(0.5, 2.5)
         if victim := self._victim():
-            with self._world.trouble():
+            with self._world.trouble("quota"):
                 await victim.fill_disk(full_s=full_s)
 
     async def _faults(self) -> None:
@@ -203,7 +205,7 @@ class Monkey:
         await self._sour(self._chance.choice(self._world.lines_up), mood)
 
     async def _bad_store(self) -> None:
-        with self._world.trouble():
+        with self._world.trouble("line"):
             await self._sour(self._chance.choice(self._world.lines_store), BAD_STORE)
 
     async def _sour(self, line: Line, mood: dict[Flaw, int]) -> None:
@@ -214,7 +216,7 @@ class Monkey:
         line.sever()
 
     async def _sever(self) -> None:
-        with self._world.trouble():
+        with self._world.trouble("severed"):
             for line in self._world.lines:
                 line.sever()
 
@@ -231,7 +233,7 @@ class Monkey:
         away_s = self._chance.uniform(0.0, 2.0)
         if redis is not None:
             async with self._store:
-                with self._world.trouble():
+                with self._world.trouble("killed"):
                     await asyncio.to_thread(redis.kill)
                     await asyncio.sleep(away_s)
                     await asyncio.to_thread(redis.start)
@@ -241,7 +243,7 @@ class Monkey:
         frozen_s = self._chance.uniform(0.3, 3.0)
         if redis is not None:
             async with self._store:
-                with self._world.trouble():
+                with self._world.trouble("store frozen"):
                     redis.freeze()
                     await asyncio.sleep(frozen_s)
                     redis.thaw()
@@ -250,7 +252,7 @@ class Monkey:
         fleet = self._world.fleet
         if fleet is not None:
             async with self._store:
-                with self._world.trouble():
+                with self._world.trouble("failed over"):
                     is_elected = await asyncio.to_thread(fleet.fail_over)
                 self._world.counts["elections" if is_elected else "elections that failed"] += 1
 
@@ -276,7 +278,7 @@ class Monkey:
     async def _ail(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
         """Something is wrong with the disk for a while."""
         async with self._disk:
-            with self._world.trouble():
+            with self._world.trouble(begin.__name__):
                 try:
                     begin()
                     await asyncio.sleep(self._chance.uniform(0.5, 3.0))
@@ -290,15 +292,17 @@ class Monkey:
             return
         sidecars = self._world.sidecars
         async with self._disk:
-            with self._world.trouble():
+            with self._world.trouble("disk failed"):
                 if not disk.fail():
                     return
                 await asyncio.sleep(self._chance.uniform(0.5, 3.0))
                 for sidecar in sidecars:
                     sidecar.may_start.clear()
                 async with asyncio.timeout(MENDING_S):
-                    while not disk.mend():
+                    while True:
                         await asyncio.gather(*(sidecar.kill(dead_s=0.0) for sidecar in sidecars))
+                        if disk.mend():
+                            break
                         await asyncio.sleep(MENDING_PAUSE_S)
                 for sidecar in sidecars:
                     sidecar.may_start.set()

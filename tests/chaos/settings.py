@@ -9,6 +9,8 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 STORES: Final = ("sqlite", "redis", "sentinel", "cluster")
 
+SHARED: Final = Path("/dev/shm")  # noqa: S108 -- libfaketime's choice
+
 SETTINGS: Final[dict[str, Any]] = {
     "platform": "payhub",
     "environment": "test",
@@ -100,3 +102,9 @@ def faketime_environ(file: Path) -> dict[str, str]:
                 "DONT_FAKE_MONOTONIC": "1",
             }
     return {}
+
+
+def forget_clock_of(pid: int) -> None:
+    """Remove what libfaketime leaves behind where its process is killed."""
+    for left in (SHARED / f"faketime_shm_{pid}", SHARED / f"sem.faketime_sem_{pid}"):
+        left.unlink(missing_ok=True)

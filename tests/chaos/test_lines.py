@@ -99,6 +99,17 @@ async def test_flaw_is_what_its_name_says(flaw: Flaw, ending: str) -> None:
             assert bytes(peer.got) == REQUEST
 
 
+@pytest.mark.parametrize("flaw", [Flaw.ALTER_UP, Flaw.ALTER_DOWN])
+async def test_altered_line_changes_one_byte_of_one_direction(flaw: Flaw) -> None:
+    async with line_with(flaw) as (line, peer):
+        got, _ = await exchange(line)
+
+        up, down = bytes(peer.got), got
+        changed = (up, REQUEST) if flaw is Flaw.ALTER_UP else (down, ANSWER)
+        assert sum(one != other for one, other in zip(*changed, strict=True)) == 1
+        assert (down == ANSWER) if flaw is Flaw.ALTER_UP else (up == REQUEST)
+
+
 async def test_late_bytes_are_all_of_them() -> None:
     async with line_with(Flaw.DELAY) as (line, peer):
         reader, writer = await asyncio.open_connection("127.0.0.1", line.port)

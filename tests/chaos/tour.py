@@ -44,7 +44,7 @@ class Slice:
     calls: int = 0
     charges: int = 0
     refunds: int = 0
-    disasters: Counter[str] = field(default_factory=Counter)
+    disasters: dict[str, int] = field(default_factory=dict)
     by_hand: int = 0
     violations: tuple[str, ...] = ()
     trouble: str | None = None
@@ -59,7 +59,7 @@ class Slice:
             calls=len(report.logs.calls),
             charges=entries["charge"],
             refunds=entries["refund"],
-            disasters=report.disasters,
+            disasters=dict(report.disasters),
             by_hand=report.by_hand,
             violations=tuple(str(one) for one in report.violations),
             trouble=None if report.settle_s is not None else "not everything came to rest",
@@ -68,8 +68,7 @@ class Slice:
     @classmethod
     def read(cls, file: Path) -> Self:
         given: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        given |= {"disasters": Counter(given["disasters"]), "violations": tuple(given["violations"])}
-        return cls(**given)
+        return cls(**given | {"violations": tuple(given["violations"])})
 
     def write(self, file: Path) -> None:
         file.write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -81,7 +80,7 @@ class Slice:
     def line(self) -> str:
         return (
             f"{self.name:<42} seed {self.seed:<4} {self.seconds:4.0f} s  calls {self.calls:<6}"
-            f" charges {self.charges:<6} refunds {self.refunds:<5} disasters {self.disasters.total():<5}"
+            f" charges {self.charges:<6} refunds {self.refunds:<5} disasters {sum(self.disasters.values()):<5}"
             f" looked up by hand {self.by_hand:<3} violations {len(self.violations)}"
             + (f"  FAILED: {self.trouble}" if self.trouble else "")
         )
@@ -106,7 +105,7 @@ async def tour(seconds: float, seed: int, say: Callable[[str], None]) -> bool:
 
 def summary(slices: list[Slice]) -> list[str]:
     """The total, a line for each thing."""
-    disasters = sum((one.disasters for one in slices), Counter[str]())
+    disasters = sum((Counter(one.disasters) for one in slices), Counter[str]())
     failed = [one.name for one in slices if not one.is_clean]
     return [
         f"total     {sum(one.seconds for one in slices):.0f} s of chaos in {len(slices)} runs",

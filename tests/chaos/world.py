@@ -65,13 +65,13 @@ class World:
     troubles: list[Trouble] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def trouble(self) -> Iterator[None]:
+    def trouble(self, what: str) -> Iterator[None]:
         """In this block the store may be away for some sidecar."""
         began_ms = wall_ms()
         try:
             yield
         finally:
-            self.troubles.append(Trouble(began_ms, wall_ms()))
+            self.troubles.append(Trouble(began_ms, wall_ms(), what))
 
     @property
     def lines(self) -> list[Line]:

@@ -125,7 +125,10 @@ DOCTORED = {
         replace(FORWARDED, calls=[replace(UNRECORDED, path=CONFIRM)]),
         "forwarded only as allowed",
     ),
-    "forwarded while the store was there": (replace(FORWARDED, troubles=[]), "forwarded only as allowed"),
+    "forwarded while the store was there": (
+        replace(FORWARDED, troubles=[], calls=[replace(UNRECORDED, ended_ms=1_600)]),
+        "forwarded only as allowed",
+    ),
     "forwarded, and told not executed": (
         replace(FORWARDED, calls=[replace(UNRECORDED, status=503, knowledge="not_executed")]),
         "forwarded only as allowed",
@@ -239,6 +242,15 @@ def test_every_check_bites_on_some_doctored_log() -> None:
 
 FAIR = {
     "forwarded, and forgotten with its process": FORWARDED,
+    "forwarded after the store had been silent for its time limit": replace(
+        FORWARDED, troubles=[], ends=[], store=[STORED]
+    ),
+    "forwarded, and refused by the bank, which leaves nothing": replace(
+        FORWARDED,
+        bank=Bank([], [replace(ARRIVAL, call=7, answer="429", executed=False)]),
+        ends=[],
+        calls=[refused(7, status=504, knowledge="unknown", code="result_unknown", operation=None)],
+    ),
     "forwarded, and written when the store was back": replace(FORWARDED, ends=[], store=[STORED]),
     "forwarded, and its record from before never corrected, for its process ended": replace(
         FORWARDED, store=[RECORDED_REFUSED]

@@ -63,8 +63,8 @@ pressure: setup ## figures under pressure: idle connections, gigabytes, slow sen
 fuzz: setup ## fuzz both parsers and what is around them, FUZZ_SECONDS=600
 	@$(BIN)/python -m tests.wire.fuzzing $(or $(FUZZ_SECONDS),600)
 
-chaos: setup ## real processes killed, frozen, cut off: CHAOS_SECONDS=300 SEED=1 STORE=redis ARGS=--careless
-	$(BIN)/python -m tests.chaos --seconds $(or $(CHAOS_SECONDS),300) --seed $(or $(SEED),1) \
+chaos: setup ## real processes killed, frozen, cut off: CHAOS_SECONDS=300 SEED=1 STORE=redis|all ARGS=--careless
+	@$(BIN)/python -m tests.chaos --seconds $(or $(CHAOS_SECONDS),300) --seed $(or $(SEED),1) \
 		--store $(or $(STORE),sqlite) $(ARGS)
 
 backlog: setup ## ten thousand unknown results, two sidecars: rate, gaps, memory; STORE=sqlite|redis

@@ -75,9 +75,11 @@ class Gate:
             )
 
     def _brings_token(self, request: web.Request) -> bool:
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        wanted = f"Bearer {self.token}".encode()
-        return hmac.compare_digest(given, wanted)
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        is_equal = hmac.compare_digest(
+            given.strip(" ").encode("utf-8", "surrogateescape"), f"{self.token}".encode()
+        )
+        return is_equal and scheme.lower() == "bearer"  # a scheme has no case (RFC 9110 section 11.1)
 
     def _check_name(self, request: web.Request) -> None:
         if not self.is_private or self.is_unix:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from aiohttp import web
 
 from proxy.admin.refusals import Refused
+from proxy.core.bodies import Mistake, read_json
 from proxy.core.cards import holds_card_number
 from proxy.core.model import Knowledge
 from proxy.ports import Query
@@ -114,13 +114,12 @@ async def json_object(request: web.Request) -> dict[str, object]:
     """The body as a JSON object. Raises: Refused; the type is asked for since no form of a page can send it."""
     if request.content_type != "application/json":
         raise Refused(415, "unsupported_media_type", "send the body as Content-Type: application/json")
-    try:
-        body: object = json.loads(await request.read() or b"{}")
-    except (ValueError, RecursionError):
-        raise Refused(400, "invalid_request", "the body is not valid JSON", field="body") from None
+    body = read_json(await request.read() or b"{}")
+    if isinstance(body, Mistake):
+        raise Refused(400, "invalid_request", f"{body.place} {body.what}", field=body.place)
     if not isinstance(body, dict):
         raise Refused(400, "invalid_request", "the body must be a JSON object", field="body")
-    return body
+    return dict(body)
 
 
 def line_of(body: Mapping[str, object], name: str, *, length_max: int, several_lines: bool = False) -> str:

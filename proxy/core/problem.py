@@ -271,8 +271,8 @@ def result_unknown(
     return Problem(
         status=504,
         code="result_unknown",
-        message=f"The result is unknown: the money may have moved.{_said_of(last_answer)} {_SAME_KEY} Safepost goes on"
-        " finding out.",
+        message=f"The result is unknown: the money may have moved.{_said_of(last_answer)} {_SAME_KEY}"
+        " Safepost goes on finding out.",
         retryable=True,
         retry_after_ms=retry_after_ms,
         related_resource_id=related_resource_id,

@@ -88,8 +88,9 @@ async def test_asks_for_the_token(guarded: Stage, path: str, token: str) -> None
     assert "s3cret" not in answer.text
 
 
-async def test_lets_the_token_in(guarded: Stage) -> None:
-    assert (await guarded.admin.get("/operations", Authorization="Bearer s3cret-token")).status == 200
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
+async def test_lets_the_token_in(guarded: Stage, scheme: str) -> None:
+    assert (await guarded.admin.get("/operations", Authorization=f"{scheme} s3cret-token")).status == 200
 
 
 async def test_probes_need_no_token_and_learn_no_detail(guarded: Stage) -> None:

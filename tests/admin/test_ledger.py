@@ -221,7 +221,11 @@ async def test_resolve_names_the_member_that_is_wrong(
     assert (await stage.admin.get(f"/operations/{identity}")).body["knowledge"] == "unknown"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff", b"[" * 20_000])
+TWICE = b'{"status":"absent","status":"failed","by":"Li","note":"n"}'
+"""Which of the two a reader takes is its own choice: nobody may settle money by it (P3)."""
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff", b"[" * 20_000, TWICE])
 async def test_resolve_refuses_what_is_no_json_object(stage: Stage, body: bytes) -> None:
     identity = await stage.unknown()
 
@@ -233,6 +237,7 @@ async def test_resolve_refuses_what_is_no_json_object(stage: Stage, body: bytes)
     )
 
     assert answer.status == 400
+    assert (await stage.admin.get(f"/operations/{identity}")).body["knowledge"] == "unknown"
 
 
 async def test_resolve_refuses_a_call_under_way(stage: Stage) -> None:

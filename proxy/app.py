@@ -36,6 +36,7 @@ from proxy.workers import Worker, supervise
 DRAIN_GRACE_MS = 250
 """Between failing readiness and refusing connections: a balancer that looks often enough goes first."""
 RESOLVER_PAUSE_MS = 1_000  # after a fault in it: what caused it may be there still
+PAY_PAUSE_MS = 500  # between two tries to write what the store could not take (D3)
 ANSWER_GRACE_MS = 2_000  # for the last answers to leave, once nothing runs any more
 
 
@@ -113,7 +114,7 @@ class App:
             self.listeners.append(listener)
         self.observer.watch(driver=self.now.driver, resolver=self.now.resolver)
         self._every(max(50, settings.store.lease_ms // 9), self._renew_leases)
-        self._every(500, self._pay_owed)
+        self._every(PAY_PAUSE_MS, self._pay_owed)
         self._every(2_000, self._refresh_holdings)
         self._every(3_600_000, self._purge)
         self._resolving = asyncio.create_task(self._resolve(self.now.resolver), name="resolver")
@@ -246,7 +247,10 @@ class App:
                 driver.give_up()
         for listener in self.listeners:
             await listener.close(grace_ms=ANSWER_GRACE_MS)
-        await self.owed.pay()
+        while not await self.owed.pay():
+            if self.clock.monotonic_ms() >= ends_ms:
+                break  # what is left becomes unknown when its lease ends, or was never recorded (D3)
+            await asyncio.sleep(PAY_PAUSE_MS / 1000)
 
     async def stop(self) -> None:
         """Close everything. What was in flight is unknown from now on, and found again at the next start."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from proxy.core.model import State
+from proxy.ports import Query
 from tests.e2e.callers import call, confirm, lookup, payment
 from tests.e2e.platforms import ok, refuses, thing
 from tests.e2e.stage import LOOKUPS, Proxy, Stage, until
@@ -196,6 +198,33 @@ async def test_d3_forward_before_a_reload_guards_its_order_after_it(stage: Stage
     blocked = await proxy.call(payment("K2"))
 
     assert (blocked.status, blocked.code, platform.hits) == (409, "result_unknown", 1)
+
+
+async def test_d3_drain_goes_on_trying_to_write_what_was_forwarded(stage: Stage) -> None:
+    """O1, O3: a drain loses nothing that its time is enough for."""
+    platform = await stage.platform(ok())
+    proxy = await stage.proxy(platform.url, drain_timeout="20s", **FORWARD)
+    with locked(stage.folder):
+        assert (await proxy.call(payment())).knowledge == "executed"
+        draining = asyncio.create_task(proxy.app.drain())
+        await until(lambda: _was_refused(proxy, times=4))
+        assert not draining.done()
+
+    await draining
+
+    assert len(proxy.app.owed) == 0
+    (written,) = (await proxy.app.store.find(Query())).operations
+    assert written.state is State.EXECUTED
+
+
+async def _was_refused(proxy: Proxy, *, times: int) -> bool:
+    """The store did not take what is owed so many times: from the loop that pays it, and from the drain."""
+    admin = proxy.app.admin
+    assert admin is not None
+    place = admin.url.removeprefix("http://")
+    page = (await call(place, f"GET /metrics HTTP/1.1\r\nHost: {place}\r\n\r\n".encode())).body
+    found = re.search(rb'safepost_store_errors_total\{operation="admit"\} (\d+)', page)
+    return found is not None and int(found[1]) >= times
 
 
 async def test_d3_forward_means_reject_where_only_the_key_protects(stage: Stage) -> None:

@@ -13,7 +13,8 @@ from proxy.stores import SCHEMES, make_store
 from tests.contract.values import HandClock, LiveClock
 from tests.stores.redis_server import ClusterTrio, SentinelTrio, Server, certificate, redis_binary
 
-TIMEOUT_MS = 5_000
+TIMEOUT_MS = 20_000
+MEMORY = "memory"
 
 
 class House:
@@ -23,7 +24,7 @@ class House:
         self.scheme = scheme
         self.url = url
         self.clock = HandClock()
-        self.is_durable = scheme != "memory"
+        self.is_durable = scheme != MEMORY
         self.has_own_clock = "redis" in scheme or scheme == "unix"
         self._open: list[Store] = []
 
@@ -113,11 +114,24 @@ def url_of(scheme: str, request: pytest.FixtureRequest, directory: Path) -> str:
     return "memory:"
 
 
-@pytest.fixture(params=list(SCHEMES))
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    house = House(request.param, url_of(request.param, request, tmp_path))
+@contextlib.asynccontextmanager
+async def _house(request: pytest.FixtureRequest, directory: Path) -> AsyncIterator[House]:
+    house = House(request.param, url_of(request.param, request, directory))
     yield house
     await house.close()
+
+
+@pytest.fixture(params=list(SCHEMES))
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+    async with _house(request, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(params=[scheme for scheme in SCHEMES if scheme != MEMORY])
+async def durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+    """A house that outlives those who leave it: what is in memory only ends with its process."""
+    async with _house(request, tmp_path) as opened:
+        yield opened
 
 
 @pytest.fixture

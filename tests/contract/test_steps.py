@@ -297,13 +297,11 @@ async def test_secret_is_made_once_and_kept(house: House, store: Store) -> None:
     assert secret.hex() not in name
 
 
-async def test_configured_secret_is_the_current_one_and_the_made_one_is_kept(house: House) -> None:
-    first = await house.enter()
+async def test_configured_secret_is_the_current_one_and_the_made_one_is_kept(durable: House) -> None:
+    first = await durable.enter()
     (made,) = first.secrets()
-    if not house.is_durable:
-        pytest.skip("nothing is kept in memory")
-    await house.leave(first)
-    second = await house.enter(secret=b"of the configuration")
+    await durable.leave(first)
+    second = await durable.enter(secret=b"of the configuration")
     current, kept = second.secrets()
     assert current[1] == b"of the configuration"
     assert kept == made
@@ -313,10 +311,9 @@ async def test_ping_answers(store: Store) -> None:
     await store.ping()
 
 
-async def test_closed_store_refuses(house: House, store: Store) -> None:
-    if not house.is_durable:
-        pytest.skip("memory has nothing to close")
-    await house.leave(store)
+async def test_closed_store_refuses(durable: House) -> None:
+    store = await durable.enter()
+    await durable.leave(store)
     with pytest.raises(StoreUnavailable) as raised:
         await store.transact(reserve("K-1"))
     assert not raised.value.may_have_happened

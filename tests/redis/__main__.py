@@ -14,10 +14,12 @@ from tests.e2e.processes import Process
 from tests.e2e.stage import Stage
 from tests.redis.crowd import Round, house, killed_leader_round, one_key_round
 from tests.redis.lines import SlowLine
+from tests.redis.probes import away
 from tests.stores.redis_server import Server
 from tests.wire.peers import RawPlatform
 
 SIDECARS = 4
+FIT_AGAIN_S = 10.0  # O-55
 
 
 def main() -> int:
@@ -27,6 +29,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10, help="rounds in which the leader is killed")
     parser.add_argument("--callers", type=int, default=200)
     parser.add_argument("--delay-ms", type=int, default=50, help="of each command of Redis")
+    parser.add_argument("--away", type=int, default=0, help="and Redis away for so many seconds (O-55)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="safepost-redis-") as folder:
         return asyncio.run(_play(given, Path(folder)))
@@ -42,9 +45,21 @@ async def _play(given: argparse.Namespace, folder: Path) -> int:
             stack.push_async_callback(_end, sidecars)
             whole = await _rounds(given, platform, sidecars)
             killed = await _kills(given, platform, sidecars)
+            lives = not given.away or await _away(stage, server, given.away)
     finally:
         server.stop()
-    return 0 if whole and killed else 1
+    return 0 if whole and killed and lives else 1
+
+
+async def _away(stage: Stage, server: Server, seconds: int) -> bool:
+    seen = await away(stage, server, away_s=seconds, answer_s=10)
+    told = {(one.status, one.knowledge) for one in seen.told}
+    sys.stdout.write(
+        f"away for {seconds} s: liveness, readiness, fit for payments {dict(seen.probes)}; told {told}; "
+        f"fit again after {seen.fit_again_s:.2f} s; recorded as {set(seen.states)}\n"
+    )
+    is_right = seen.is_same_process and set(seen.states) == {"executed"} and told == {(201, "executed")}
+    return is_right and set(seen.probes) == {(200, 200, 503)} and seen.fit_again_s < FIT_AGAIN_S
 
 
 async def _rounds(given: argparse.Namespace, platform: RawPlatform, sidecars: list[Process]) -> bool:

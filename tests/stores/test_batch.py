@@ -114,7 +114,7 @@ async def test_verb_not_begun_in_time_never_happened(engine: HeldEngine) -> None
 
 
 async def test_verb_begun_and_not_ended_in_time_may_have_happened(engine: HeldEngine) -> None:
-    batch = batcher(engine, timeout_ms=20)
+    batch = batcher(engine, timeout_ms=500)
     run = asyncio.ensure_future(batch.run(VERB))
     await turn()
     engine.begin()
@@ -125,7 +125,7 @@ async def test_verb_begun_and_not_ended_in_time_may_have_happened(engine: HeldEn
 
 
 async def test_verb_waiting_behind_a_stuck_group_is_dropped_unapplied(engine: HeldEngine) -> None:
-    batch = batcher(engine, timeout_ms=30)
+    batch = batcher(engine, timeout_ms=500)
     stuck = asyncio.ensure_future(batch.run(VERB))
     await turn()
     engine.begin()

@@ -60,7 +60,7 @@ class Holder:
 
     async def __aenter__(self) -> Holder:
         self._thread.start()
-        await asyncio.to_thread(self._held.wait, 5)
+        await asyncio.to_thread(self._held.wait, 60)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -72,23 +72,22 @@ class Holder:
 
 
 async def test_lock_of_another_is_waited_for_while_the_loop_goes_on(path: Path, store: SqliteStore) -> None:
-    """O-56: persist-before-send may wait; it may not fail, and it may not stop everything else."""
+    """O-56: persist-before-send may wait; it may not fail, and it may not stop everything else.
+
+    A loop that waited for the lock would only turn again once the claims had failed: nobody lets go until then.
+    """
     async with Holder(path) as holder:
         claims = [asyncio.ensure_future(store.transact(reserve(f"K-{n}"))) for n in range(20)]
-        longest = 0.0
         for _ in range(25):
-            before = asyncio.get_running_loop().time()
             await asyncio.sleep(0.02)
-            longest = max(longest, asyncio.get_running_loop().time() - before)
         assert not any(claim.done() for claim in claims)
         await holder.let_go()
         answers = await asyncio.gather(*claims)
     assert all(isinstance(answer, Reserved) for answer in answers)
-    assert longest < 0.2
 
 
 async def test_lock_held_past_the_limit_is_dropped_unapplied(path: Path) -> None:
-    store = SqliteStore(path, clock=CLOCK, timeout_ms=200)
+    store = SqliteStore(path, clock=CLOCK, timeout_ms=1_000)
     await store.open()
     async with Holder(path):
         with pytest.raises(StoreUnavailable, match="nothing was written") as raised:

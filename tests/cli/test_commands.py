@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from proxy.core.model import Fingerprint, Owner, replace
 from proxy.core.reserve import ReserveOperation
 from proxy.stores import make_store
 
+NOBODY = 65_534
 COMMANDS = (
     "run",
     "check",

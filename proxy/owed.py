@@ -54,7 +54,7 @@ class OwedWrites:
             await self._store.transact(unused)
             self._unused.pop(_identity(claim), None)
         for number, verb in tuple(self._verbs.items()):
-            if isinstance(verb, AdmitUnrecorded) and _meets(verb.claim, claim):
+            if number in self._verbs and isinstance(verb, AdmitUnrecorded) and _meets(verb.claim, claim):
                 await self._store.transact(verb)
                 self._verbs.pop(number, None)
 

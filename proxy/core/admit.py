@@ -47,6 +47,8 @@ class AdmitUnrecorded:
     def apply(self, tables: Tables, now: Now) -> Operation:
         identity = operation_id(self.scope, self.claim.method, self.claim.path, self.key)
         found = seen_now(tables.operation(self.scope, identity), now)
+        if found is not None and self._is_written(found):
+            return found
         state = _ADMITTED.get(self.outcome)
         known = found is not None and found.knowledge in (Knowledge.EXECUTED, Knowledge.PENDING)
         if found is not None and known and (found.by_hand is None or state is None):
@@ -65,6 +67,13 @@ class AdmitUnrecorded:
         tables.put(linked)
         ReserveOperation(self.claim, Owner(""), 0).hold(tables, now, linked, beside=True)
         return linked
+
+    def _is_written(self, found: Operation) -> bool:
+        """Whether this very call is there already: a write whose reply was lost, asked again."""
+        sent = (self.claim.request_id, self.sent_ms, self.sent_ms, self.outcome)
+        return any(
+            (one.request_id, one.begun_ms, one.ended_ms, one.outcome) == sent for one in found.attempts
+        )
 
     def _doubted(self, tables: Tables, now: Now, running: Operation) -> Operation:
         """Another run of the key is under way: it may no longer end as not executed."""

@@ -495,6 +495,16 @@ def admit(
     return book.run(AdmitUnrecorded(claim, Key(key), outcome, shown, book.wall_ms - 5_000, None))
 
 
+def test_admit_whose_reply_was_lost_is_written_once() -> None:
+    book = Book()
+    verb = AdmitUnrecorded(create(), Key("K"), Outcome.IN_DOUBT, None, book.wall_ms - 5_000, None)
+    first = book.run(verb)
+    assert book.run(verb) == first
+    assert first.attempt_count == 1
+    another = book.run(replace(verb, sent_ms=book.wall_ms - 4_000))
+    assert another.attempt_count == 2
+
+
 def test_admit_doubt_blocks_the_subject_as_any_unknown_operation_does() -> None:
     """Why 14: K timed out while the store was down; K2 on the same order must not pass."""
     book = Book()

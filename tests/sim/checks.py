@@ -9,10 +9,11 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 
+from proxy.core.admit import AdmitUnrecorded
 from proxy.core.fingerprint import differing
 from proxy.core.guard import FIRST_START_MS
 from proxy.core.messages import AttemptFinished, Claim, Fact, Reply, RetryPlanned
-from proxy.core.model import Fence, Key, Knowledge, Operation, OperationId, State
+from proxy.core.model import Key, Knowledge, Operation, OperationId, State
 from proxy.stores.memory import MemoryLedger
 from tests.sim.bank import Bank, Effect
 from tests.sim.platforms import Request, Setting
@@ -31,6 +32,24 @@ class Told:
     failed: int = -1
 
 
+@dataclass(eq=False, slots=True)
+class Unrecorded:
+    """One call that was sent without the store (D3), until the ledger has it.
+
+    `owed_step`: since when its host owes it to the ledger; None while it is on the wire. `is_lost`: with its host.
+    """
+
+    name: Name
+    host: str
+    owed_step: int | None = None
+    is_lost: bool = False
+
+    def is_unknown_to(self, host: str, claimed_step: int) -> bool:
+        """Whether a call that `host` claimed then could not know of it; what the host itself owed comes first."""
+        mine = host == self.host and not self.is_lost
+        return not (mine and self.owed_step is not None and self.owed_step < claimed_step)
+
+
 @dataclass
 class Checks:
     """The watch over one world."""
@@ -41,7 +60,10 @@ class Checks:
     rows: Rows
     bank: Bank | None = None
     told: dict[tuple[Name, int], Told] = field(default_factory=dict)
-    unrecorded: Counter[Name] = field(default_factory=Counter)  # sent without the store, not yet written (D3)
+    unrecorded: list[Unrecorded] = field(default_factory=list)
+    forwarded: set[tuple[str, str]] = field(default_factory=set)  # things that calls were so sent for
+    owed: dict[int, Unrecorded] = field(default_factory=dict)  # by the verb that will write it
+    anew_step: dict[OperationId, int] = field(default_factory=dict)
     liars: set[Name] = field(default_factory=set)
     persons: set[Name] = field(default_factory=set)  # settled by hand against the truth
     bodies: dict[tuple[str, ...], bytes] = field(default_factory=dict)
@@ -64,8 +86,9 @@ class Checks:
 
     # --- before a byte leaves ---------------------------------------------------------------------------------
 
-    def sending(self, claim: Claim, operation: OperationId, fence: Fence, n: int) -> None:
+    def sending(self, claim: Claim, held: Operation, n: int, claimed_step: int) -> None:
         """An attempt starts."""
+        operation, fence = held.id, held.fence
         if (operation, n) in self.attempts:
             self.broken(f"attempt {n} of {operation} is sent twice")
         self.attempts.add((operation, n))
@@ -78,7 +101,7 @@ class Checks:
             self.broken(f"{operation}: other business fields than recorded reach the wire")
         if record.by_hand is not None:
             self.broken(f"{operation} was settled by hand and is sent again")
-        self._subject(claim, record)
+        self._subject(claim, record, claimed_step)
         return None
 
     def forwarding(self, operation: OperationId | None, decided_ms: int) -> None:
@@ -100,23 +123,58 @@ class Checks:
 
     def wrote(self, before: Operation | None, after: Operation) -> None:
         """The ledger has a new state of an operation."""
+        if written_anew(after) and (before is None or not written_anew(before)):
+            self.anew_step[after.id] = self.world.steps
         if after.by_hand is not None and (before is None or before.by_hand is None):
             self.by_hand_ms[after.id] = self.world.now_ms
         absent = after.absent_at_attempt
         if absent is not None and before is not None and before.absent_at_attempt != absent:
             self._absent(after)
 
-    def _subject(self, claim: Claim, record: Operation) -> None:
-        """U1: no other key's operation on the subject is open."""
-        if not claim.route.guard.on or written_anew(record):
+    def _subject(self, claim: Claim, record: Operation, claimed_step: int) -> None:
+        """U1: no other key's operation on the subject is open, unless it was written since the claim (D3)."""
+        if not claim.route.guard.on:
             return
         for other in self.ledger.operations.values():
-            if other.id == record.id or other.route != record.route or written_anew(other):
+            if other.id == record.id or other.route != record.route:
+                continue
+            if self.anew_step.get(other.id, -1) >= claimed_step:
                 continue
             is_open = other.state in OPEN or (other.state is State.MANUAL_REVIEW and not other.accepted)
             same = other.subject == record.subject or (other.twin is not None and other.twin == record.twin)
             if is_open and same:
                 self.broken(f"{record.key} is sent while {other.key} on the same thing is {other.state}")
+
+    # --- sent without the store (D3) --------------------------------------------------------------------------
+
+    def sent_unrecorded(self, request: Request, key: Key, host: str) -> Unrecorded:
+        sent = Unrecorded((request.kind, request.thing, str(key)), host)
+        self.unrecorded.append(sent)
+        self.forwarded.add((request.kind, request.thing))
+        return sent
+
+    def owing(self, request: Request, host: str, claimed_step: int) -> None:
+        """An attempt starts: what its own host had sent for this thing, and owed, was written before the claim."""
+        for one in self.unrecorded:
+            if one.name[:2] == (request.kind, request.thing) and not one.is_unknown_to(host, claimed_step):
+                self.broken(f"{request} is sent while {host} still owes {one.name[2]} to the ledger")
+
+    def owes(self, sent: Unrecorded, verb: AdmitUnrecorded) -> None:
+        sent.owed_step = self.world.steps
+        self.owed[id(verb)] = sent
+
+    def admitted(self, verb: AdmitUnrecorded) -> None:
+        sent = self.owed.pop(id(verb), None)
+        if sent is not None:
+            self.written(sent)
+
+    def written(self, sent: Unrecorded) -> None:
+        self.unrecorded.remove(sent)
+
+    def lost_with(self, host: str) -> None:
+        """What the host owed, or had on the wire, is nowhere any more."""
+        for one in self.unrecorded:
+            one.is_lost = one.is_lost or one.host == host
 
     # --- what the bank does -----------------------------------------------------------------------------------
 
@@ -133,7 +191,7 @@ class Checks:
             if other.is_good and effect.kind != "confirm" and not lied and not self.persons:
                 self.broken(f"two effects on {effect.thing}: {other.key} and {effect.key}")
         told = self.told.get((name, effect.resource.amount if effect.kind != "confirm" else 0))
-        if told is not None and name not in self.liars | self.persons and not self.unrecorded[name]:
+        if told is not None and name not in self.liars | self.persons:
             if effect.begun < told.not_executed:
                 self.broken(f"{name} was told as not executed, and its attempt takes effect later")
             if effect.begun < told.failed and effect.is_good:
@@ -145,8 +203,11 @@ class Checks:
 
     # --- what callers are told --------------------------------------------------------------------------------
 
-    def tell(self, request: Request, reply: Reply, seen_step: int) -> None:
-        """A caller is answered; `seen_step` is when its call last looked at the ledger."""
+    def tell(self, request: Request, reply: Reply, seen_step: int, *, claimed: tuple[str, int]) -> None:
+        """A caller is answered.
+
+        Args: seen_step: when its call last looked at the ledger. claimed: by which host it was claimed, and when.
+        """
         marks = reply.marks
         record = self.ledger.operations.get(marks.operation) if marks.operation else None
         key = record.key if record is not None else marks.key or Key("")
@@ -155,7 +216,8 @@ class Checks:
         if name in self.liars | self.persons or (record is not None and told_by_hand(record)):
             return
         self.replies[f"{reply.answer.status} {marks.knowledge}"] += 1
-        if marks.knowledge is Knowledge.NOT_EXECUTED and not self.unrecorded[name]:
+        hidden = any(one.name == name and one.is_unknown_to(*claimed) for one in self.unrecorded)
+        if marks.knowledge is Knowledge.NOT_EXECUTED and not hidden:
             self._not_executed(name, request, reply, seen_step)
         if marks.knowledge is Knowledge.EXECUTED and _says_failed(reply):
             self._failed(name, request, seen_step)
@@ -247,15 +309,16 @@ class Checks:
         if kind is None or name in self.liars | self.persons or told_by_hand(record):
             return
         effects = self._effects(name)
-        if record.state is State.NOT_EXECUTED and not self.unrecorded[name]:
+        if record.state is State.NOT_EXECUTED and not any(one.name == name for one in self.unrecorded):
             wrong = [one for one in effects if kind == "confirm" or one.resource.amount == record.amount]
             if wrong:
                 self.broken(f"{name} took effect and the ledger says not executed")
         mine = effects or [one for one in self._on(kind, thing) if kind != "confirm"]
         if record.state is State.EXECUTED and not mine and kind != "confirm":
             self.broken(f"{name} is held to have happened, and nothing did")
-        lied = any(
-            (one[0], one[1]) == (kind, thing) for one in (*self.liars, *self.persons, *self.unrecorded)
+        # Evidence of a key that the ledger did not have yet was taken for this one's, which it was known by (D3).
+        lied = (kind, thing) in self.forwarded or any(
+            (one[0], one[1]) == (kind, thing) for one in (*self.liars, *self.persons)
         )
         if record.state is State.EXECUTED and not effects and not lied and _was_held_not_executed(record):
             self.broken(f"{name} did not happen, whatever another key did")

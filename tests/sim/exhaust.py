@@ -180,7 +180,7 @@ def fingerprint(story: Story, start: Start) -> bytes:
     parts += sorted((str(name), repr(row)) for name, row in ledger.subjects.items())
     parts += [(one.key, one.result, one.at_ms) for one in story.bank.effects]
     for host in story.town.sidecars:
-        parts.append((host.is_up, host.generation, host.calls, len(host.owed), len(host.unused)))
+        parts.append((host.is_up, host.generation, host.calls, len(host.owed)))
         parts += [(run.owner, run.lease_until_ms, run.is_paused, guard_state(run.guard)) for run in host.runs]
     parts.append(world.pending())
     parts.append(world.chance.state)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from proxy import owed
 from proxy.core import admit, answers, classify, ending, evidence, guard, reserve, resolve, settle, tables
 from proxy.core.http import Answered, NotSent
 from proxy.core.keys import operation_id
@@ -262,6 +263,11 @@ def admit_forgets() -> Undo:
     return swap(admit.AdmitUnrecorded, "apply", apply)
 
 
+@mutant("a key is claimed before what was sent without the store for its order is written")
+def unrecorded_not_written_first() -> Undo:
+    return swap(owed, "_meets", lambda sent, claim: False)
+
+
 # --- attempts and answers -----------------------------------------------------------------------------------
 
 
@@ -407,6 +413,11 @@ def seq_grows_before_delivery() -> Undo:
             known.update(before)
 
     return everywhere(original, find)
+
+
+@mutant("a call that slept becomes a new submission once another was told of the decline")
+def held_up_call_counts_as_new() -> Undo:
+    return swap(reserve, "_was_given", lambda failed, arrived: failed.failure_delivered)
 
 
 @mutant("result_unknown counts as having told the decline")

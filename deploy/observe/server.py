@@ -28,7 +28,6 @@ EVALUATION = "500ms"
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"\b(\d+)([smhd])\b")
-_AGE = re.compile(r"(safepost_oldest_unknown_seconds\) > )(\d+)")
 
 LOOK_AT_ALERTS_S = 0.5
 GAP_MS = 4_000  # shorter than that is one firing: a scrape may be late on a busy machine
@@ -61,13 +60,12 @@ def squeezed(duration: str) -> str:
 
 
 def squeezed_rules(text: str) -> str:
-    """The rules, each time in them by `SQUEEZE` shorter: windows, `for`, and the ages that are compared."""
+    """The rules, each duration in them by `SQUEEZE` shorter: windows and `for`. No threshold is another."""
     rules = safe_load(text)
     for group in rules["groups"]:
         group["name"] = f"{group['name']}-squeezed"
         for rule in group["rules"]:
-            older = _AGE.sub(lambda m: f"{m[1]}{int(m[2]) / SQUEEZE:g}", rule["expr"])
-            rule["expr"] = squeezed(older)
+            rule["expr"] = squeezed(rule["expr"])
             if "for" in rule:
                 rule["for"] = squeezed(rule["for"])
     return str(safe_dump(rules, sort_keys=False))

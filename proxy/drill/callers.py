@@ -15,7 +15,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 CALLERS = 12
 PAUSE_S = 0.8  # of one caller between two orders
 AGAIN_S = 0.4  # before the same call with the same key
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 CURRENCIES = ("USD", "EUR", "JPY")
 CARD = {"number": "4242424242424242"}
 

@@ -1,7 +1,8 @@
 """What is broken in a drill, in which order, and which alerts must fire for it.
 
-The times suit alert rules whose minutes are seconds: each phase lasts as long as its alerts need, and ends before
-others would begin. `alerts` are those of dashboards/safepost.rules.yml.
+Each phase lasts until its alerts have fired, where somebody sees them, and is made so that it ends the same
+however fast the machine is: by counts that its own calls reach, never by how many a second there are. `alerts`
+are those of dashboards/safepost.rules.yml.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from proxy.drill.callers import CARD, Body, Shop
+from proxy.drill.callers import CARD, Body, Shop, Told
 from proxy.drill.stage import Shelf, Way
 from proxy.sandbox import Sandbox
 
@@ -18,13 +20,51 @@ SILENT = 4
 """Orders whose answers never come: fewer than make a growing number, with fewer time-outs than open a breaker."""
 
 KEPT = 2
-"""Orders in doubt when the ledger is lost: with fewer failed lookups than make an alert."""
+"""Orders in doubt when the ledger is lost."""
 
 UNANSWERED = "KEPT-"
 """What the numbers of orders begin with that only the journal remembers after the loss."""
 
 PENDING = 6
 """Orders that the platform is still at when it goes away: their lookups fail."""
+
+STORM = 8
+"""Orders that stay in doubt through the storm, whatever else does: more than make a growing number."""
+
+STORM_ATTEMPTS = 3
+"""Elsewhere a call is one attempt, so that only the storm can spend the budget for retries."""
+
+CALM_S = 8.0
+
+Alerts = frozenset[str]
+
+
+class Audience(Protocol):
+    """Who sees alerts fire. `usual_s`: how long to wait where nobody can."""
+
+    async def until_fired(self, alerts: Alerts, *, usual_s: float) -> None:
+        """Until each of them has fired since the last calm, or it is too late for that."""
+        ...
+
+    async def until_calm(self, *, usual_s: float) -> None:
+        """Until no alert fires or is about to, or it is too late for that."""
+        ...
+
+
+class Nobody:
+    """No Prometheus: phases take their usual times. Implements `Audience`."""
+
+    async def until_fired(self, alerts: Alerts, *, usual_s: float) -> None:
+        await asyncio.sleep(usual_s)
+
+    async def until_calm(self, *, usual_s: float) -> None:
+        await asyncio.sleep(usual_s)
+
+
+class Configure(Protocol):
+    """Has the sidecar read another configuration."""
+
+    async def __call__(self, *, attempts: int = 1, lookups: bool = True) -> None: ...
 
 
 @dataclass(slots=True)
@@ -35,42 +75,63 @@ class Theatre:
     way: Way
     shop: Shop
     shelf: Shelf | None
+    audience: Audience
+    configure: Configure
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One thing that goes wrong, for a while. `rest_s`: how long it is calm after it."""
+    """One thing that goes wrong, for a while. `rest_s`: how long it is calm after it, where nobody sees it."""
 
     name: str
     tells: str
-    alerts: frozenset[str]
+    alerts: Alerts
     play: Callable[[Theatre], Awaitable[None]]
     rest_s: float
     needs_shelf: bool = False
 
 
+UNREACHABLE = frozenset({"SafepostBreakerOpen", "SafepostLookupsFailing"})
+STORMY = frozenset({"SafepostUnknownsGrowing", "SafepostRetryBudgetSpent"})
+SILENCED = frozenset({"SafepostLookupsFailing", "SafepostGuardBlocks", "SafepostConflicts"})
+STORE_AWAY = frozenset({"SafepostStoreDown", "SafepostStoreErrors"})
+STORE_EMPTY = frozenset({"SafepostStoreLostData"})
+
+
 async def _calm(_: Theatre) -> None:
-    await asyncio.sleep(10)
+    await asyncio.sleep(CALM_S)
 
 
 async def _outage(theatre: Theatre) -> None:
-    shop = theatre.shop
-    await asyncio.gather(*(shop.pay(f"PENDING-{n}~202:succeeded:11") for n in range(PENDING)))
-    await theatre.way.cut()
-    await asyncio.sleep(10)
+    """Cut between two calls: nothing is on the wire, so nothing gets in doubt."""
+    accepted = theatre.sandbox.add_fault(
+        {"fault": "accept_202", "match": {"order": "PENDING-*"}, "times": "always"}
+    )
+    pending = await _call_each(theatre.shop, [f"PENDING-{n}" for n in range(PENDING)])
+    theatre.sandbox.remove_fault(accepted)
+    async with theatre.shop.at_rest():
+        await theatre.way.cut()
+    await theatre.audience.until_fired(UNREACHABLE, usual_s=10)
     await theatre.way.open()
+    for told in pending:
+        theatre.sandbox.settle_payment(told.object_id, status="succeeded")
 
 
 async def _storm(theatre: Theatre) -> None:
-    """Half of them executed: a 502 by itself proves nothing."""
+    """Half of them executed: a 502 by itself proves nothing. Those that were not stay in doubt."""
     page = {"fault": "status", "status": 502, "html": True, "times": "always"}
+    await theatre.configure(attempts=STORM_ATTEMPTS)
     rules = [
         theatre.sandbox.add_fault({**page, "match": {"order": order}, "executed": executed})
         for order, executed in (("*-a*", True), ("*-b*", False))
     ]
-    await asyncio.sleep(11)
-    for rule in rules:
-        theatre.sandbox.remove_fault(rule)
+    async with asyncio.TaskGroup() as group:
+        for n in range(STORM):
+            group.create_task(theatre.shop.pay(f"STORM-{n}-b"))
+        await theatre.audience.until_fired(STORMY, usual_s=10)
+        for rule in rules:
+            theatre.sandbox.remove_fault(rule)
+    await theatre.configure()
 
 
 async def _silence(theatre: Theatre) -> None:
@@ -81,23 +142,29 @@ async def _silence(theatre: Theatre) -> None:
     await shop.call("/v1/payments", _body("SILENT-0"), "payment.create:SILENT-0:2")
     await shop.pay("PLAIN-0")
     await shop.call("/v1/payments", _body("PLAIN-0", amount=99), "payment.create:PLAIN-0:1")
-    await asyncio.sleep(20)
+    await theatre.audience.until_fired(SILENCED, usual_s=15)
     for rule in rules:
         theatre.sandbox.remove_fault(rule)
 
 
 async def _loss(theatre: Theatre) -> None:
-    """Between two calls, so that what is in doubt afterwards is what was before; the shop goes on at once."""
+    """Between two calls, so that what is in doubt afterwards is what was before; the shop goes on at once.
+
+    Nobody asks about the two before: their lookups would settle them, or fail and be alerts.
+    """
     if theatre.shelf is None:
         return
-    rules = _hush(theatre, "KEPT-*")
-    await _call_each(theatre.shop, [f"KEPT-{n}" for n in range(KEPT)])
+    await theatre.configure(lookups=False)
+    rules = _hush(theatre, f"{UNANSWERED}*")
+    await _call_each(theatre.shop, [f"{UNANSWERED}{n}" for n in range(KEPT)])
     async with theatre.shop.at_rest():
         await theatre.shelf.lose()
     for rule in rules:
         theatre.sandbox.remove_fault(rule)
-    await asyncio.sleep(6)
+    await theatre.audience.until_fired(STORE_AWAY, usual_s=6)
     await theatre.shelf.start()
+    await theatre.audience.until_fired(STORE_EMPTY, usual_s=4)
+    await theatre.configure()
 
 
 def _hush(theatre: Theatre, orders: str) -> list[int]:
@@ -107,10 +174,10 @@ def _hush(theatre: Theatre, orders: str) -> list[int]:
     return [theatre.sandbox.add_fault(silent), theatre.sandbox.add_fault(blind)]
 
 
-async def _call_each(shop: Shop, orders: list[str]) -> None:
+async def _call_each(shop: Shop, orders: list[str]) -> list[Told]:
     """One call for each, all at once."""
     calls = (shop.call("/v1/payments", _body(order), f"payment.create:{order}:1") for order in orders)
-    await asyncio.gather(*calls)
+    return await asyncio.gather(*calls)
 
 
 def _body(order: str, *, amount: int = 10_000) -> Body:
@@ -122,37 +189,30 @@ PHASES = (
     Phase(
         "outage",
         "The platform refuses connections: nothing leaves, and nobody can ask about what is pending.",
-        frozenset({"SafepostBreakerOpen", "SafepostLookupsFailing"}),
+        UNREACHABLE,
         _outage,
-        18,
+        10,
     ),
     Phase(
         "5xx storm",
         "A gateway answers 502 in HTML; every other payment was executed behind it.",
-        frozenset({"SafepostUnknownsGrowing", "SafepostRetryBudgetSpent"}),
+        STORMY,
         _storm,
-        18,
+        10,
     ),
     Phase(
         "time-outs after execution",
         "Charged and never answered, lookups fail. One caller makes a new key, one changes the amount.",
-        frozenset(
-            {
-                "SafepostUnknownOver15Minutes",
-                "SafepostLookupsFailing",
-                "SafepostGuardBlocks",
-                "SafepostConflicts",
-            }
-        ),
+        SILENCED,
         _silence,
-        22,
+        10,
     ),
     Phase(
         "loss of Redis",
         "The ledger's server dies, and comes back empty; two payments were in doubt.",
-        frozenset({"SafepostStoreDown", "SafepostStoreErrors", "SafepostStoreLostData"}),
+        STORE_AWAY | STORE_EMPTY,
         _loss,
-        40,
+        15,
         needs_shelf=True,
     ),
 )

@@ -98,9 +98,9 @@ def mutants() -> int:
     return 1 if escaped else 0
 
 
-def walk(faults: int, stories: int | None) -> int:
+def walk(faults: int, stories: int | None, jobs: int) -> int:
     began = time.monotonic()
-    done = explore(faults=faults, thorough=True, stories_max=stories)
+    done = explore(faults=faults, thorough=True, stories_max=stories, jobs=jobs)
     say(f"at most {faults} faults: {done.report()}; {time.monotonic() - began:.1f} s")
     return 0
 
@@ -117,12 +117,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: cores")
     parser.add_argument("--mutants", action="store_true", help="hunt every mutant")
     parser.add_argument("--walk", type=int, metavar="FAULTS", help="every story of small worlds")
-    parser.add_argument("--stories", type=int, help="with --walk: at most so many")
+    parser.add_argument("--stories", type=int, help="with --walk: at most so many from each beginning")
     given = parser.parse_args()
     if given.mutants:
         return mutants()
     if given.walk is not None:
-        return walk(given.walk, given.stories)
+        return walk(given.walk, given.stories, given.jobs)
     if given.trace:
         without = frozenset(filter(None, given.without.split(",")))
         return trace(given.seed or 0, without, on_file=given.store == "sqlite")

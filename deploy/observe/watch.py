@@ -1,4 +1,4 @@
-"""Who sees alerts fire and clear: a drill goes by that and by no clock, so that a busy machine plays it as well."""
+"""Who sees alerts fire and clear: a drill goes by that and no clock, so that a busy machine plays it as well."""
 
 from __future__ import annotations
 

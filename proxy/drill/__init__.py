@@ -178,9 +178,11 @@ async def _wrong_in_the_end(theatre: Theatre, admin_url: str) -> list[str]:
     """Doubt ends by itself, when the lookups have been made: what is wrong once nothing is, or time is over."""
     clock = SystemClock()
     ends_ms = clock.monotonic_ms() + CERTAIN_MS
-    while (wrong := await _wrong(theatre, admin_url)) and clock.monotonic_ms() < ends_ms:  # noqa: ASYNC110
+    while True:
+        wrong = await _wrong(theatre, admin_url)
+        if not wrong or clock.monotonic_ms() > ends_ms:
+            return wrong
         await asyncio.sleep(LOOK_S)
-    return wrong
 
 
 async def _wrong(theatre: Theatre, admin_url: str) -> list[str]:

@@ -125,12 +125,13 @@ async def _storm(theatre: Theatre) -> None:
         theatre.sandbox.add_fault({**page, "match": {"order": order}, "executed": executed})
         for order, executed in (("*-a*", True), ("*-b*", False))
     ]
-    async with asyncio.TaskGroup() as group:
-        for n in range(STORM):
-            group.create_task(theatre.shop.pay(f"STORM-{n}-b"))
+
+    async def blow() -> None:
         await theatre.audience.until_fired(STORMY, usual_s=10)
         for rule in rules:
             theatre.sandbox.remove_fault(rule)
+
+    await asyncio.gather(blow(), *(theatre.shop.pay(f"STORM-{n}-b") for n in range(STORM)))
     await theatre.configure()
 
 

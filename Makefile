@@ -34,10 +34,8 @@ observe: setup ## a drill under load with a real Prometheus: which alerts fire, 
 dashboards: setup ## make dashboards/*.json from dashboards/source
 	@$(BIN)/python -m dashboards.source
 
-# Some tests need real time (a drill of alerts, leases, slow callers): what fails beside the others is run again
-# alone, and fails the run if it fails alone.
 test: setup ## every test
-	$(PYTEST) -n auto || $(PYTEST) --last-failed --last-failed-no-failures none
+	$(PYTEST) -n auto
 
 check: setup lint types fast ## lint, types and the fast tests, under a minute
 

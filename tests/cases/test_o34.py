@@ -35,19 +35,19 @@ async def test_o34_change_of_address_is_followed_under_unbroken_traffic() -> Non
             look_up=look_up,
         )
         old.plan(Script(Hold(gate), Send(answer(200, b"late"))))
-        under_way = asyncio.create_task(upstream.send(GET, timeout_ms=10_000))
+        under_way = asyncio.create_task(upstream.send(GET, timeout_ms=100_000))
         await old.got(1)
-        await upstream.send(GET, timeout_ms=2_000)
+        await upstream.send(GET, timeout_ms=20_000)
         addresses[0] = "127.0.0.2"
         moved_at = asyncio.get_running_loop().time()
         while not new.hits:
-            assert isinstance(await upstream.send(GET, timeout_ms=2_000), Answered)
+            assert isinstance(await upstream.send(GET, timeout_ms=20_000), Answered)
             await asyncio.sleep(0.02)
-            assert asyncio.get_running_loop().time() - moved_at < 5
+            assert asyncio.get_running_loop().time() - moved_at < 50
 
         before = old.hits
         for _ in range(20):
-            await upstream.send(GET, timeout_ms=2_000)
+            await upstream.send(GET, timeout_ms=20_000)
         gate.set()
         late = await under_way
         await upstream.close()

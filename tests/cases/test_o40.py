@@ -26,7 +26,7 @@ async def test_o40_silent_stream_ends_with_its_reader(stage: Stage, leaving: str
             caller.reset()
         else:
             caller.stream.writer.close()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(8):  # the limit of a silent stream is ten seconds
             await platform.gone(0)
 
     assert proxy.app.now.upstream.pool.connections_open == 0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+PATIENCE_S = 120
 SAFEPOST = (sys.executable, "-m", "proxy")
 ENVIRON = {**os.environ, "PYTHONUNBUFFERED": "1"}
 
@@ -14,7 +15,13 @@ ENVIRON = {**os.environ, "PYTHONUNBUFFERED": "1"}
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environ = {**ENVIRON, "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.run(
-        [*SAFEPOST, *arguments], cwd=cwd, env=environ, capture_output=True, text=True, timeout=30, check=False
+        [*SAFEPOST, *arguments],
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 

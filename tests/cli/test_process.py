@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import run, started
+from tests.cli.processes import PATIENCE_S, run, started
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert ended.stdout.splitlines()[-1] in ("[]", "['asyncio']")
@@ -45,7 +45,7 @@ def test_reader_that_leaves_early_is_no_traceback(tmp_path: Path) -> None:
     with started("presets", "payhub", cwd=tmp_path) as process:
         assert process.stdout is not None
         process.stdout.close()
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert errors == ""
     assert process.returncode in (0, 1)
 
@@ -58,7 +58,7 @@ def test_process_without_standard_output_is_no_traceback(tmp_path: Path) -> None
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 2
@@ -71,7 +71,7 @@ def test_sandbox_ends_quietly_on_a_signal(number: signal.Signals, tmp_path: Path
         assert process.stdout is not None
         assert process.stdout.readline().startswith("sandbox listening on http://127.0.0.1:")
         process.send_signal(number)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (0, "")
 
 

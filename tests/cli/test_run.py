@@ -7,7 +7,7 @@ import signal
 import socket
 from pathlib import Path
 
-from tests.cli.processes import run, started
+from tests.cli.processes import PATIENCE_S, run, started
 
 CONFIG = """
 platform: payhub
@@ -28,7 +28,7 @@ def test_proxy_announces_its_listeners_and_drains_on_sigterm(tmp_path: Path) -> 
         listed = run("operations", "--admin", admin, "--json", cwd=tmp_path)
         missing = run("operation", "op_none", "--admin", admin, cwd=tmp_path)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
     assert [line for line in lines if line.startswith("listening on ") and "127.0.0.1:" in line]
     assert [line for line in lines if line.startswith("admin on http://127.0.0.1:")]
     assert process.returncode == 0

@@ -213,4 +213,4 @@ async def test_php_that_reads_until_the_end_is_not_kept_waiting(stage: Stage) ->
 
     await _told(client, f"http://{proxy.address}", "ORDER-1")
 
-    assert loop.time() - began < 5
+    assert loop.time() - began < 50, "a connection of ours may be idle for two minutes, and PHP waits for one"

@@ -356,7 +356,7 @@ async def test_o40_events_pass_as_they_come_and_end_with_their_reader(stage: Sta
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_o41_localhost_is_either_family(stage: Stage, host: str) -> None:
     if host not in {found[4][0] for found in socket.getaddrinfo("localhost", 80)}:
-        pytest.skip(f"localhost is not {host} on this machine")
+        pytest.skip(f"localhost is not {host} on this machine; tests/wire/test_connect.py has both families")
     platform = await stage.platform(ok(), host=host)
     proxy = await stage.proxy(f"http://localhost:{platform.port}")
 

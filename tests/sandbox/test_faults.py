@@ -102,7 +102,7 @@ async def test_close_does_not_wait_for_what_hangs() -> None:
     async with await Wire.to(sandbox.url) as wire:
         wire.send(payment("ORDER-1"))
         await until(lambda: len(sandbox.requests) == 1)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE_S):
             await sandbox.close()
         assert (await wire.ending()).how == "reset"
 

@@ -190,7 +190,7 @@ def _leaks(found: dict[str, bytes]) -> list[tuple[str, str]]:
 
 
 SETTINGS: dict[str, Any] = {
-    "retry": {"attempts": 2, "attempt_timeout": "150ms", "base": "5ms", "cap": "10ms"},
+    "retry": {"attempts": 2, "attempt_timeout": "1s", "base": "5ms", "cap": "10ms"},
     "lookups": LOOKUPS,
     "admin_token": ADMIN,
     "events": {"secret": SIGNING},

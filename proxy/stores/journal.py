@@ -2,6 +2,9 @@
 
 Appended to as operations change, read at start. Each of several workers has a file of its own, held by a lock;
 what a worker that is gone left behind is adopted by whoever starts next.
+
+A disk that is full or read-only costs what it did not take, and nothing more: half a write is cut off before the
+next one, for its reader would stop there, and once the disk takes writes again everything is written anew.
 """
 
 from __future__ import annotations
@@ -11,11 +14,11 @@ import fcntl
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from proxy.core.model import EntryKind, Guard, Handle, Now, Operation, OperationId, Scope, Subject, replace
 from proxy.core.tables import Tables, listed, told
@@ -71,8 +74,8 @@ def _frame(operation: OperationId, doc: bytes) -> bytes:
     return _HEAD.pack(zlib.crc32(name + doc), len(name), len(doc)) + name + doc
 
 
-def _frames(content: bytes) -> Iterator[tuple[OperationId, bytes]]:
-    """The whole frames; a torn or damaged one ends the file, as after a power cut."""
+def _frames(content: bytes) -> Iterator[tuple[OperationId, bytes, int]]:
+    """The whole frames, each with where it ends; a torn or damaged one ends the file, as after a power cut."""
     at = 0
     while at + _HEAD.size <= len(content):
         checksum, name_bytes, doc_bytes = _HEAD.unpack_from(content, at)
@@ -80,7 +83,7 @@ def _frames(content: bytes) -> Iterator[tuple[OperationId, bytes]]:
         at = start + name_bytes + doc_bytes
         if at > len(content) or zlib.crc32(content[start:at]) != checksum:
             return
-        yield OperationId(content[start : start + name_bytes].decode()), content[start + name_bytes : at]
+        yield OperationId(content[start : start + name_bytes].decode()), content[start + name_bytes : at], at
 
 
 class Journal:
@@ -95,10 +98,11 @@ class Journal:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._worker = Worker("safepost-journal", idle=self._sync)
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         self._held: dict[OperationId, Operation] = {}
         self._pending: list[tuple[OperationId, Operation | None]] = []
-        self._docs: dict[OperationId, int] = {}  # of the writing thread: document sizes, for the rewrite
+        self._docs: dict[OperationId, int] = {}  # of the writing thread: what is in the file, and how large
+        self._whole_bytes = 0  # likewise: up to here the file's frames are whole
         self._is_dirty = False
         self._is_failing = False
 
@@ -131,33 +135,52 @@ class Journal:
 
     def _flush(self) -> None:
         changes, self._pending = self._pending, []
-        if changes:
+        if self._is_failing:
+            held = dict(self._held)
+            self._worker.post(lambda: self._append_anew(held))
+        elif changes:
             self._worker.post(lambda: self._append(changes))
 
     def _take_file(self) -> dict[OperationId, Operation]:
         held: dict[OperationId, Operation] = {}
-        for n in range(SLOTS):
-            path = self._path if n == 0 else self._path.with_name(f"{self._path.name}.{n + 1}")
-            if self._file is not None and not path.exists():
-                continue
-            file = self._lock(path)
-            if file is None:
-                continue
-            held.update(_operations_of(file.read()))
-            if self._file is None:
-                self._file, self._path = file, path
-            else:
-                path.unlink()
-                file.close()
+        try:
+            for n in range(SLOTS):
+                path = self._path if n == 0 else self._path.with_name(f"{self._path.name}.{n + 1}")
+                if self._file is not None and not path.exists():
+                    continue
+                file = self._lock(path)
+                if file is not None:
+                    held |= self._take(file, path)
+        except OSError as error:
+            self._leave_file()
+            text = f"{self._path}: store.journal: can't be used: {error.strerror}"
+            raise StoreUnavailable(text) from error
         if self._file is None:
             raise StoreUnavailable(f"{self._path}: store.journal: {SLOTS} other workers hold it; set another")
-        self._rewrite(held)
         return held
 
-    def _lock(self, path: Path) -> BinaryIO | None:
+    def _take(self, file: FileIO, path: Path) -> dict[OperationId, Operation]:
+        """Make the file ours, or what it holds where we have one: it goes only when that is written.
+
+        Raises: OSError.
+        """
+        content = file.readall()
+        found = _operations_of(content)
+        if self._file is None:
+            self._file, self._path = file, path
+            self._whole_bytes = max((end for _, _, end in _frames(content)), default=0)
+            self._docs = {identity: len(_frame(identity, pack(one))) for identity, one in found.items()}
+            return found
+        with file:
+            self._write(list(found.items()))
+            os.fsync(self._file.fileno())
+            path.unlink()
+        return found
+
+    def _lock(self, path: Path) -> FileIO | None:
         """The file, open and ours; None where another worker has it."""
         try:
-            file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")
+            file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+")
         except OSError as error:
             raise StoreUnavailable(f"{path}: store.journal: can't be opened: {error.strerror}") from error
         try:
@@ -167,41 +190,56 @@ class Journal:
             return None
         return file
 
-    def _rewrite(self, held: dict[OperationId, Operation]) -> None:
-        """In the file's own place, since its lock goes with it: what is held is in Redis, too."""
-        file = self._file
-        if file is None:
-            return
-        frames = [_frame(identity, pack(operation)) for identity, operation in held.items()]
-        self._docs = {identity: len(frame) for identity, frame in zip(held, frames, strict=True)}
-        file.truncate(0)
-        file.write(b"".join(frames))
-        file.flush()
-        os.fsync(file.fileno())
-
-    def _append(self, changes: list[tuple[OperationId, Operation | None]]) -> None:
-        file = self._file
-        if file is None:
-            return
-        frames: list[bytes] = []
-        for identity, operation in changes:
-            frame = _frame(identity, pack(operation) if operation is not None else b"")
-            frames.append(frame)
-            if operation is not None:
-                self._docs[identity] = len(frame)
-            else:
-                self._docs.pop(identity, None)
+    def _append(self, changes: Sequence[tuple[OperationId, Operation | None]]) -> None:
         try:
-            file.write(b"".join(frames))
-            file.flush()
-            self._is_dirty = True
-            if file.tell() > max(REWRITE_BYTES, REWRITE_RATIO * sum(self._docs.values())):
-                file.seek(0)
-                self._rewrite(_operations_of(file.read()))
+            self._write(changes)
+            if self._whole_bytes > max(REWRITE_BYTES, REWRITE_RATIO * sum(self._docs.values())):
+                self._rewrite()
         except OSError as error:
             self._tell(f"{self._path}: store.journal: can't be written: {error.strerror}")
         else:
             self._tell(None)
+
+    def _append_anew(self, held: dict[OperationId, Operation]) -> None:
+        """Everything as it is now, since some of it may not be in the file."""
+        self._append([*((identity, None) for identity in self._docs.keys() - held.keys()), *held.items()])
+
+    def _rewrite(self) -> None:
+        """In the file's own place, since its lock goes with it: what is held is in Redis, too.
+
+        Raises: OSError; then what was held is written with what comes next.
+        """
+        file = self._file
+        if file is not None:
+            file.seek(0)
+            held = _operations_of(file.readall())
+            file.truncate(0)
+            self._docs, self._whole_bytes = {}, 0
+            self._write(list(held.items()))
+            os.fsync(file.fileno())
+
+    def _write(self, changes: Sequence[tuple[OperationId, Operation | None]]) -> None:
+        """Append the changes, all of them.
+
+        Raises: OSError; the next write begins where this one did.
+        """
+        file = self._file
+        if file is None:
+            return
+        frames = [(one, _frame(one, pack(now) if now is not None else b""), now) for one, now in changes]
+        content = b"".join(frame for _, frame, _ in frames)
+        if os.fstat(file.fileno()).st_size > self._whole_bytes:
+            file.truncate(self._whole_bytes)
+        left = memoryview(content)
+        while left:
+            left = left[file.write(left) or 0 :]
+        self._whole_bytes += len(content)
+        self._is_dirty = True
+        for identity, frame, now in frames:
+            if now is not None:
+                self._docs[identity] = len(frame)
+            else:
+                self._docs.pop(identity, None)
 
     def _sync(self) -> None:
         if self._is_dirty and self._file is not None:
@@ -216,15 +254,19 @@ class Journal:
 
     def _leave_file(self) -> None:
         file, self._file = self._file, None
-        if file is not None:
+        if file is None:
+            return
+        try:
             with file:
                 os.fsync(file.fileno())
+        except OSError as error:
+            self._tell(f"{self._path}: store.journal: can't be written to its end: {error.strerror}")
 
 
 def _operations_of(content: bytes) -> dict[OperationId, Operation]:
     """What the file holds in the end. A record that can't be read is left out: the others still help."""
     docs: dict[OperationId, bytes] = {}
-    for identity, doc in _frames(content):
+    for identity, doc, _ in _frames(content):
         if doc:
             docs[identity] = doc
         else:

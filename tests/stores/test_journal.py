@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+import resource
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from proxy.core.model import OperationId, State, replace
 from proxy.stores import journal as journal_module
 from proxy.stores.journal import Journal, PutBack
 from proxy.stores.memory import MemoryLedger
+from tests.chaos.disk import small_disk
 from tests.contract.values import HandClock, operation
 
 
@@ -80,6 +84,89 @@ async def test_torn_last_write_loses_that_write_alone(journals: Journals, cut: i
 
 def shorten(path: Path, cut: int) -> None:
     path.write_bytes(path.read_bytes()[:-cut])
+
+
+@contextlib.contextmanager
+def no_file_beyond(limit_bytes: int) -> Iterator[None]:
+    """A quota: a write that crosses it is cut there, the next one is refused."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def written(journal: Journal) -> None:
+    """The file has what was noted, or a complaint was made."""
+    journal._flush()
+    await journal._worker.call(lambda: None)
+    await asyncio.sleep(0)
+
+
+async def test_what_a_full_disk_cut_in_half_hides_nothing_that_came_later(journals: Journals) -> None:
+    """D6: the reader stops at half a record, and everything behind it would be lost."""
+    journal = await journals.open()
+    rows = [operation(f"K-{n}") for n in range(5)]
+    journal.note(rows[0].id, rows[0])
+    await written(journal)
+    with no_file_beyond(size_of(journals.path) + 40):
+        for row in rows[1:3]:
+            journal.note(row.id, row)
+            await written(journal)
+        journal.note(rows[0].id, None)
+        await written(journal)
+    journal.note(rows[3].id, rows[3])
+    await written(journal)
+    journal.note(rows[4].id, rows[4])
+    await journals.close(journal)
+
+    assert keys(await journals.open()) == {"K-1", "K-2", "K-3", "K-4"}
+    assert [trouble is not None for trouble in journals.troubles] == [True, False]
+
+
+async def test_what_a_full_disk_did_not_take_is_written_at_the_end(journals: Journals) -> None:
+    journal = await journals.open()
+    row = operation("K-1")
+    with no_file_beyond(10):
+        journal.note(row.id, row)
+        await written(journal)
+
+    await journals.close(journal)
+
+    assert keys(await journals.open()) == {"K-1"}
+
+
+async def test_start_on_a_full_disk_keeps_what_the_file_holds(journals: Journals) -> None:
+    """It was emptied to be written anew, and a disk that filled up meanwhile took nothing."""
+    journal = await journals.open()
+    row = operation("K-1")
+    journal.note(row.id, row)
+    await journals.close(journal)
+    with no_file_beyond(10):
+        await journals.close(await journals.open())
+
+    assert keys(await journals.open()) == {"K-1"}
+
+
+async def test_disk_that_died_is_complained_of_and_ends_no_drain(tmp_path: Path) -> None:
+    """Closing raised what the disk said, and a process that was told to end well ended with 1 (O3)."""
+    with small_disk(tmp_path / "disk") as disk:
+        if not disk.is_own:
+            pytest.skip("needs root and a loop device")
+        troubles: list[str | None] = []
+        journal = Journal(disk.folder / "journal", failed=troubles.append)
+        await journal.open()
+        row = operation("K-1")
+        journal.note(row.id, row)
+        await written(journal)
+        assert disk.die()
+        disk.fail()
+
+        await journal.close()
+
+        await asyncio.sleep(0)
+        assert ["written to its end" in (trouble or "") for trouble in troubles] == [True]
 
 
 async def test_each_worker_has_a_file_and_the_next_start_adopts_what_is_left(journals: Journals) -> None:

@@ -3,11 +3,16 @@
 A real ext4 in a file on a loop device, since a tmpfs can't be remounted read-only while files on it are open for
 writing (the kernel says busy), and that is the case that matters. Three ways, each what it says:
 
-- `fail`: the kernel finds an error in the file system and makes all of it read-only under the open files (EROFS),
-  as `errors=remount-ro` does on a dying disk. Only `mend` helps: all that use it end, e2fsck, a new mount.
+- `die`, then `fail`: the device takes no more writes (EIO); then the kernel makes the file system read-only under
+  the open files (EROFS), as `errors=remount-ro` does. Only `mend` helps: all that use it end, e2fsck, a new mount.
+  The order matters: an error that the file system alone meets lets an fsync that is under way return success over
+  a journal that was given up, and what it promised is gone.
 - `seal`: the files and their folder become immutable (chattr +i). Writes through open files fail, too (EPERM), and
   it heals under the running processes. SQLite's memory map is left out: writing to it would end the process.
 - `cover`: a read-only bind mount over the folder. Open files go on; whoever opens one now finds EROFS.
+
+The device is a file on another ext4, in memory: only there can it refuse writes, and what else keeps the
+machine's disk busy makes no disasters of its own.
 """
 
 from __future__ import annotations
@@ -21,9 +26,10 @@ from pathlib import Path
 from typing import Final
 
 DISK_MIB: Final = 512
+SHELF_MIB: Final = DISK_MIB + 64
 OPTIONS: Final = "loop,errors=remount-ro"
 FIXED: Final = 1  # e2fsck: errors were found, and mended
-MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- a busy disk of the machine shall make no disasters of its own
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- a file system in memory, where the machine has one
 MAPPED: Final = "-shm"
 
 
@@ -33,31 +39,35 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.is_own = False
-        self._image = Path()
+        self._shelf = folder.with_suffix(".shelf")  # what the device's file lies on
+        self._image = self._shelf / "device"
+        self._memory: Path | None = None
 
     def make(self) -> None:
         """A new file system, where this user may mount one."""
         self.folder.mkdir()
+        self._shelf.mkdir()
         if os.geteuid() != 0:
             return
-        descriptor, image = tempfile.mkstemp(".img", "chaos-", MEMORY if MEMORY.is_dir() else None)
-        self._image = Path(image)
-        os.truncate(descriptor, DISK_MIB << 20)
+        descriptor, memory = tempfile.mkstemp(".img", "chaos-", MEMORY if MEMORY.is_dir() else None)
         os.close(descriptor)
+        self._memory = Path(memory)
         _do(
             "chattr", "-f", "+i", str(self.folder)
         )  # while nothing is mounted there, nobody starts a ledger anew
-        # No blocks are kept for root: a full disk is full for everybody.
-        self.is_own = _do("mkfs.ext4", "-q", "-F", "-m", "0", str(self._image)) and self._mount()
+        if _made(self._memory, SHELF_MIB) and _do("mount", "-o", "loop", memory, str(self._shelf)):
+            self.is_own = _made(self._image, DISK_MIB) and self._mount()
 
     def drop(self) -> None:
         """Leave nothing mounted behind, whoever may still have files open."""
         if self.is_own:
             self.open_up()
             _do("umount", "-l", str(self.folder))
+        _do("chattr", "-f", "-i", str(self._image))
+        _do("umount", "-l", str(self._shelf))
         _do("chattr", "-f", "-i", str(self.folder))
-        if self._image.is_file():
-            self._image.unlink()
+        if self._memory is not None:
+            self._memory.unlink()
 
     def _mount(self) -> bool:
         return _do("mount", "-o", OPTIONS, str(self._image), str(self.folder))
@@ -74,15 +84,14 @@ class Disk:
     def empty(self) -> None:
         (self.folder / "filler").unlink(missing_ok=True)
 
-    def fail(self) -> bool:
-        """Read-only from now on, by an error that the kernel takes for true; False where it can't be done."""
+    def die(self) -> bool:
+        """The device takes no more writes; False where it can't be done."""
+        return _do("chattr", "+i", str(self._image))
+
+    def fail(self) -> None:
+        """All of it is read-only from now on, by an error that the kernel takes for true."""
         device = Path(_said("findmnt", "-no", "SOURCE", str(self.folder)))
-        trigger = Path("/sys/fs/ext4") / device.name / "trigger_fs_error"
-        try:
-            trigger.write_text("1")
-        except OSError:
-            return False
-        return True
+        (Path("/sys/fs/ext4") / device.name / "trigger_fs_error").write_text("1")
 
     def mend(self) -> bool:
         """Take it off, check it, put it back. False while a process still has files open on it."""
@@ -90,6 +99,7 @@ class Disk:
             return False
         if _said("losetup", "-j", str(self._image)):  # in use by files that were opened while it was covered
             return False
+        _do("chattr", "-i", str(self._image))
         checked = subprocess.run(("e2fsck", "-fy", str(self._image)), check=False, capture_output=True)
         if checked.returncode > FIXED or not self._mount():
             raise OSError(f"the disk is beyond repair: {checked.stdout.decode(errors='replace')[-300:]}")
@@ -125,6 +135,13 @@ def _do(*command: str) -> bool:
         return subprocess.run(command, check=False, capture_output=True).returncode == 0
     except FileNotFoundError:
         return False
+
+
+def _made(image: Path, mib: int) -> bool:
+    """A file with an empty file system. No blocks are kept for root: a full disk is full for everybody."""
+    with image.open("wb") as file:
+        file.truncate(mib << 20)
+    return _do("mkfs.ext4", "-q", "-F", "-m", "0", str(image))
 
 
 def _said(*command: str) -> str:

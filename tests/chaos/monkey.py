@@ -76,6 +76,7 @@ FAULTS: Final[tuple[dict[str, Any], ...]] = (
 )
 """What the platform may do. Its delays and lags stay below the preset's `lookup_lag`, as its contract says."""
 
+DYING_S: Final = 0.2  # from the first write that fails to a file system that is read-only
 MENDING_S: Final = 40.0
 MENDING_PAUSE_S: Final = 0.2
 
@@ -280,10 +281,10 @@ class Monkey:
         async with self._disk:
             with self._world.trouble(begin.__name__):
                 try:
-                    begin()
+                    await asyncio.to_thread(begin)
                     await asyncio.sleep(self._chance.uniform(0.5, 3.0))
                 finally:
-                    end()
+                    await asyncio.to_thread(end)
 
     async def _fail_disk(self) -> None:
         """The kernel makes it read-only for good: sidecars go on as they can until somebody comes."""
@@ -293,15 +294,17 @@ class Monkey:
         sidecars = self._world.sidecars
         async with self._disk:
             with self._world.trouble("disk failed"):
-                if not disk.fail():
+                if not await asyncio.to_thread(disk.die):
                     return
+                await asyncio.sleep(DYING_S)
+                await asyncio.to_thread(disk.fail)
                 await asyncio.sleep(self._chance.uniform(0.5, 3.0))
                 for sidecar in sidecars:
                     sidecar.may_start.clear()
                 async with asyncio.timeout(MENDING_S):
                     while True:
                         await asyncio.gather(*(sidecar.kill(dead_s=0.0) for sidecar in sidecars))
-                        if disk.mend():
+                        if await asyncio.to_thread(disk.mend):
                             break
                         await asyncio.sleep(MENDING_PAUSE_S)
                 for sidecar in sidecars:

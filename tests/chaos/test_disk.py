@@ -29,6 +29,11 @@ def opened(disk: Disk) -> Iterator[int]:
     os.close(file)
 
 
+def write_through(file: int) -> None:
+    os.pwrite(file, b"lost" * 10_000, 4)
+    os.fsync(file)
+
+
 def error_of_write(file: int) -> int:
     try:
         os.pwrite(file, b"more", 0)
@@ -53,14 +58,17 @@ def test_failed_disk_refuses_open_files_until_it_is_mended(tmp_path: Path) -> No
         os.pwrite(file, b"kept", 0)
         os.fsync(file)
 
-        assert disk.fail()
+        assert disk.die()
+        with pytest.raises(OSError, match="Input/output"):
+            write_through(file)
+        disk.fail()
 
         assert error_of_write(file) == errno.EROFS
         assert error_of_opening(disk) == errno.EROFS
         assert not disk.mend()
         os.close(file)
         assert disk.mend()
-        assert (disk.folder / "ledger").read_bytes() == b"kept"
+        assert (disk.folder / "ledger").read_bytes()[:4] == b"kept"
         assert error_of_opening(disk) == 0
 
 

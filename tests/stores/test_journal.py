@@ -107,21 +107,21 @@ async def written(journal: Journal) -> None:
 async def test_what_a_full_disk_cut_in_half_hides_nothing_that_came_later(journals: Journals) -> None:
     """D6: the reader stops at half a record, and everything behind it would be lost."""
     journal = await journals.open()
-    rows = [operation(f"K-{n}") for n in range(5)]
+    rows = [operation(f"K-{n}") for n in range(100)]
     journal.note(rows[0].id, rows[0])
     await written(journal)
-    with no_file_beyond(size_of(journals.path) + 40):
-        for row in rows[1:3]:
+    with no_file_beyond(size_of(journals.path) + 10_000):
+        for row in rows[1:98]:
             journal.note(row.id, row)
-            await written(journal)
+        await written(journal)
         journal.note(rows[0].id, None)
         await written(journal)
-    journal.note(rows[3].id, rows[3])
+    journal.note(rows[98].id, rows[98])
     await written(journal)
-    journal.note(rows[4].id, rows[4])
+    journal.note(rows[99].id, rows[99])
     await journals.close(journal)
 
-    assert keys(await journals.open()) == {"K-1", "K-2", "K-3", "K-4"}
+    assert keys(await journals.open()) == {f"K-{n}" for n in range(1, 100)}
     assert [trouble is not None for trouble in journals.troubles] == [True, False]
 
 

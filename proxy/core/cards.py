@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import lru_cache
 
 from proxy.core.bodies import Json
@@ -34,19 +35,28 @@ _RANGES: tuple[tuple[int, int, frozenset[int]], ...] = (
 )
 
 _LENGTH_MIN, _LENGTH_MAX = 13, 19
-_CANDIDATE = re.compile(r"[0-9](?:[ -]?[0-9]){12,}")
+_RUN = re.compile(r"[0-9](?:[ \t._/+-]{0,2}+[0-9])*+")
+_BETWEEN = re.compile(r"([ \t._/+-]+)")
+_FOREIGN = re.compile(r"(?![\x00-\x7f])[\d\s\u2010-\u2015\u2212\ufe63\uff0d\u00ad\u200b-\u200d\u2060\ufeff]")
+"""Digits, blanks, dashes and marks of no width that are not ASCII's."""
+_ISSUER = re.compile("[2-6]|81")  # what the numbers of all ranges begin with
+_NO_WIDTH = frozenset("\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _DOUBLED = str.maketrans("0123456789", "0246813579")  # the digit sum of twice the digit
 
 
 def holds_card_number(text: str) -> bool:
-    """Whether digits in `text`, alone or grouped by single blanks or dashes, are a card number.
+    """Whether digits in `text`, alone or in groups, are a card number; digits and blanks of any script.
 
     That is 13 to 19 digits of a known issuer range with a right check digit (Luhn). One in ten order numbers
-    that happen to have a card's length and issuer range passes too.
+    that happen to have a card's length and issuer range passes too. Between two groups stands a blank or a dash;
+    between three and more (4242.4242.4242.4242) also a dot, an underscore, a slash, a plus, or two of any.
     """
-    if len(text) < _LENGTH_MIN or _CANDIDATE.search(text) is None:
+    if not text.isascii():
+        text = _FOREIGN.sub(_as_ascii, text)
+    plain = text.encode("ascii", "replace")
+    if len(plain) - len(plain.translate(None, b"0123456789")) < _LENGTH_MIN:
         return False  # nearly every text; this is asked of each key and header
-    return any(_run_holds_card(match[0]) for match in _CANDIDATE.finditer(text))
+    return any(len(run) >= _LENGTH_MIN and _run_holds_card(run) for run in _RUN.findall(text))
 
 
 def holds_card(body: bytes, value: Json, card_fields: frozenset[str]) -> bool:
@@ -57,13 +67,13 @@ def holds_card(body: bytes, value: Json, card_fields: frozenset[str]) -> bool:
     Args: body: the decoded answer. value: what it says as JSON, None where it is none: then a card field's
         name as a word of it is taken for the field.
     """
-    text = body.decode("latin-1")
+    text = body.decode("latin-1") if body.isascii() else body.decode("utf-8", "replace")
     if holds_card_number(text):
         return True
     is_named = _is_near(text, card_fields) and _words(card_fields).search(text) is not None
     if value is None:
         return is_named
-    is_escaped = "\\u" in text
+    is_escaped = "\\" in text
     if not is_named and not is_escaped:
         return False
     return _holds_member(value, _lower(card_fields), is_escaped)
@@ -102,22 +112,35 @@ def _holds_member(value: Json, card_fields: frozenset[str], is_escaped: bool) ->
 
 def _run_holds_card(run: str) -> bool:
     """Whether some groups of `run` that stand together are a card number."""
-    groups = re.split("[ -]", run)
+    parts = _BETWEEN.split(run)
+    groups, between = parts[::2], parts[1::2]
     for start in range(len(groups)):
+        if _ISSUER.match("".join(groups[start : start + 2])) is None:
+            continue
         digits = ""
-        for group in groups[start:]:
-            digits += group
+        for end in range(start, len(groups)):
+            digits += groups[end]
             if len(digits) > _LENGTH_MAX:
                 break
-            if len(digits) >= _LENGTH_MIN and _is_card_number(digits):
+            is_usual = end - start > 1 or all(mark in (" ", "-") for mark in between[start:end])
+            if len(digits) >= _LENGTH_MIN and is_usual and _is_card_number(digits):
                 return True
     return False
 
 
+def _as_ascii(match: re.Match[str]) -> str:
+    char = match[0]
+    digit = unicodedata.decimal(char, None)
+    if digit is not None:
+        return str(digit)
+    return "" if char in _NO_WIDTH else " " if char.isspace() else "-"
+
+
 def _is_card_number(digits: str) -> bool:
-    in_range = any(
+    doubled = digits[-2::-2].translate(_DOUBLED)
+    if sum(map(int, digits[-1::-2] + doubled)) % 10 != 0:
+        return False
+    return any(
         low <= int(digits[: len(str(low))]) <= high and len(digits) in lengths
         for low, high, lengths in _RANGES
     )
-    doubled = digits[-2::-2].translate(_DOUBLED)
-    return in_range and sum(map(int, digits[-1::-2] + doubled)) % 10 == 0

@@ -26,6 +26,8 @@ from proxy.core.rules import KeyRule, Path
 
 LENGTH_MAX = 255
 """Of a key (K1) and of a handle."""
+ENCODINGS_MAX = 3
+"""How many percent-encodings of a text are undone to see what it holds (K5)."""
 
 _ID_CHARS = 26  # 130 bits: two ids of one ledger never meet
 
@@ -217,7 +219,9 @@ def shortened(text: str, length_max: int) -> str:
 
 def looks_sensitive(text: str) -> str | None:
     """What a key or a subject seems to hold that belongs in none (K5): `card`, `email` or None."""
-    if "%" in text:
+    for _ in range(ENCODINGS_MAX):
+        if "%" not in text:
+            break
         text = unquote(text)
     if holds_card_number(text):
         return "card"

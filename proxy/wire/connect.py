@@ -149,13 +149,32 @@ class Connector:
                 # Twice ours, so that it is ours that ends it.
                 ssl_handshake_timeout=None if context is None else self._timeout_ms / 500,
             )
-        except ssl.SSLCertVerificationError as error:
-            return NotSent(NotSentReason.CERTIFICATE, f"{name}: {error.verify_message}")
-        except (ssl.SSLError, ConnectionError) as error:
-            return NotSent(NotSentReason.TLS, f"{name}: TLS handshake failed: {error}")
-        except OSError as error:
-            return _not_sent(error, name)
+        except BaseException as error:
+            _let_go(loop, sock)
+            if not isinstance(error, OSError):
+                raise
+            return _not_started(error, name)
         return started
+
+
+def _let_go(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+    """Leave the descriptor to the loop, which has closed it or is about to.
+
+    uvloop closes the descriptor and leaves the socket object as it was where the connection breaks in the moment
+    in which it takes it over (a reset that meets the first bytes of TLS). The object would close that number once
+    more when it is collected, and by then it may be another file's: the ledger's, or another payment's connection.
+    asyncio's own loop closes the object itself.
+    """
+    if not isinstance(loop, asyncio.BaseEventLoop):
+        sock.detach()
+
+
+def _not_started(error: OSError, name: str) -> NotSent:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return NotSent(NotSentReason.CERTIFICATE, f"{name}: {error.verify_message}")
+    if isinstance(error, ssl.SSLError | ConnectionError):
+        return NotSent(NotSentReason.TLS, f"{name}: TLS handshake failed: {error}")
+    return _not_sent(error, name)
 
 
 def _literal(origin: Origin) -> list[Address]:

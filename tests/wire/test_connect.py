@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import socket
-from contextlib import ExitStack
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from proxy.core.http import Answered, NotSent, NotSentReason, WireRequest
 from proxy.wire import connect
-from proxy.wire.connect import Address, Origin
+from proxy.wire.connect import Address, Connector, Origin
+from proxy.wire.tls import FreshContext, TlsFiles, client_context
 
 from .conftest import Bench
 from .peers import RawPlatform
@@ -137,3 +142,53 @@ async def test_host_of_the_caller_is_never_dialled(bench: Bench) -> None:
 def test_url_gives_host_and_base_path(url: str, host: bytes, base: bytes) -> None:
     origin = Origin.parse(url)
     assert (origin.host_header, origin.base_path) == (host, base)
+
+
+async def test_descriptor_of_a_connection_that_broke_under_tls_is_closed_once() -> None:
+    """uvloop closed it and left the socket object behind, which later closed what had its number by then."""
+    origin = Origin.parse("https://127.0.0.1:1")
+    faults: list[BaseException] = []
+    context = FreshContext(TlsFiles(), client_context, on_error=faults.append)
+    connector = Connector(
+        origin, context=context, timeout_ms=5_000, dns_ttl_ms=1_000, look_up=connect.system_look_up
+    )
+    near, far = _connected_pair()
+    number = near.fileno()
+    reset(far)
+
+    broken = await connector._started(asyncio.get_running_loop(), near, asyncio.Protocol)
+
+    assert isinstance(broken, NotSent)
+    assert broken.reason is NotSentReason.TLS
+    await asyncio.sleep(0)  # asyncio's own loop closes it in its next round
+    with open_file_of(number) as file:
+        near.close()
+        del near
+        gc.collect()
+        os.fstat(file)
+
+
+def _connected_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        near.setblocking(False)
+        return near, server.accept()[0]
+
+
+def reset(sock: socket.socket) -> None:
+    """Close it so that its peer sees a reset."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+@contextmanager
+def open_file_of(number: int) -> Iterator[int]:
+    """Another file that has the descriptor's number now."""
+    other = os.open(os.devnull, os.O_RDONLY)
+    if other != number:
+        os.dup2(other, number)
+        os.close(other)
+    try:
+        yield number
+    finally:
+        os.close(number)

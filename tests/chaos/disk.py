@@ -4,9 +4,8 @@ A real ext4 in a file on a loop device, since a tmpfs can't be remounted read-on
 writing (the kernel says busy), and that is the case that matters. Three ways, each what it says:
 
 - `die`, then `fail`: the device takes no more writes (EIO); then the kernel makes the file system read-only under
-  the open files (EROFS), as `errors=remount-ro` does. Only `mend` helps: all that use it end, e2fsck, a new mount.
-  The order matters: an error that the file system alone meets lets an fsync that is under way return success over
-  a journal that was given up, and what it promised is gone.
+  the open files (EROFS), as `errors=remount-ro` does, in the order in which a disk dies. Only `mend` helps: all
+  that use it end, e2fsck, a new mount.
 - `seal`: the files and their folder become immutable (chattr +i). Writes through open files fail, too (EPERM), and
   it heals under the running processes. SQLite's memory map is left out: writing to it would end the process.
 - `cover`: a read-only bind mount over the folder. Open files go on; whoever opens one now finds EROFS.

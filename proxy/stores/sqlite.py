@@ -24,7 +24,15 @@ from proxy.stores.codec import unpack_operation, unpack_subject
 from proxy.stores.notices import Notify, unheard
 from proxy.stores.paging import Place, limit_of, page_of, place_of
 from proxy.stores.purging import ClockTrust, PurgeOperations, PurgeSubjects, Reading
-from proxy.stores.sqlite_file import SQL, connect, explain, file_system_of, open_ledger, path_warnings
+from proxy.stores.sqlite_file import (
+    OPENING,
+    SQL,
+    connect,
+    explain,
+    file_system_of,
+    open_ledger,
+    path_warnings,
+)
 from proxy.stores.sqlite_writer import Worker, Writer
 from proxy.stores.waiters import WaitHub
 
@@ -74,7 +82,10 @@ class SqliteStore:
         try:
             notes = await writer.worker.call(lambda: self._open_for_writing(writer))
             self._reading = await self._reader.call(lambda: connect(self.path, read_only=True))
-        except (StoreUnavailable, sqlite3.Error):
+        except sqlite3.Error as error:
+            await self.close()
+            raise explain(error, self.path, OPENING) from error
+        except StoreUnavailable:
             await self.close()
             raise
         self._batcher = Batcher(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import resource
 import sqlite3
 import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -223,3 +225,37 @@ async def test_lists_use_their_indexes(path: Path, store: SqliteStore) -> None:
             for step in (row[-1] for row in plan):
                 assert "TEMP B-TREE FOR ORDER" not in step, (name, step)
                 assert not step.startswith("SCAN operations") or "INDEX" in step, (name, step)
+
+
+async def test_start_without_files_to_spare_is_one_clear_failure_wherever_they_run_out(path: Path) -> None:
+    """The second connection, and the secret, failed in SQLite's own words, which ended a start in a traceback."""
+    store = SqliteStore(path, clock=CLOCK, timeout_ms=3_000)
+    await store.open()
+    await store.close()
+    failures = 0
+    for spare in range(40):
+        store = SqliteStore(path, clock=CLOCK, timeout_ms=3_000)
+        with files_left(spare):
+            try:
+                await store.open()
+            except StoreUnavailable as error:
+                failures += 1
+                assert "opening the ledger" in str(error)
+            else:
+                break
+        await store.close()
+    await store.close()
+    assert failures > 1
+
+
+@contextmanager
+def files_left(count: int) -> Iterator[None]:
+    """This process may open so many files more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

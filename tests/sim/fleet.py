@@ -22,6 +22,7 @@ from tests.sim.world import START_MS, WALL_START_MS, Kind, World
 
 LOOKUP_LEASE_MS = 15_000
 BEHIND_MS = 900_000  # a replica that the platform forgot: fifteen times the lag that U8 supposes
+RESTING = frozenset({State.EXECUTED, State.NOT_EXECUTED})
 KINDS = {
     "create_payment": "create",
     "confirm_payment": "confirm",
@@ -56,6 +57,8 @@ class Fleet:
         """Notice dead leaders, look up what is due."""
         now = self.store.ledger.now()
         for operation in tuple(self.store.ledger.operations.values()):
+            if operation.state in RESTING:  # most of them, most of the time
+                continue
             if operation.state is State.IN_FLIGHT and operation.lease_is_over(now):
                 self.store.ask(NoticeLapse(operation.scope, operation.id), _ignored)
             elif _is_due(operation, now.wall_ms):

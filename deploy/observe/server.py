@@ -72,11 +72,11 @@ def squeezed_rules(text: str) -> str:
 
 
 class Prometheus:
-    """One process on loopback that scrapes one target every second."""
+    """One process on loopback that scrapes its targets every second."""
 
-    def __init__(self, folder: Path, *, target: str, port: int | None = None) -> None:
+    def __init__(self, folder: Path, *, targets: Sequence[str], port: int | None = None) -> None:
         self._folder = folder
-        self._target = target
+        self._targets = list(targets)
         self._port = port or free_port()
         self._process: Process | None = None
         self._session: ClientSession | None = None
@@ -99,7 +99,7 @@ class Prometheus:
             },
             "rule_files": ["safepost.rules.yml"],
             "scrape_configs": [
-                {"job_name": "safepost", "static_configs": [{"targets": [self._target]}]},
+                {"job_name": "safepost", "static_configs": [{"targets": self._targets}]},
             ],
         }
         (self._folder / "prometheus.yml").write_text(safe_dump(configuration))
@@ -119,6 +119,8 @@ class Prometheus:
         async with asyncio.timeout(READY_S):
             while not await self._is_ready():  # noqa: ASYNC110 -- another program's readiness sets no event
                 await asyncio.sleep(LOOK_S)
+        if self._process is not None and self._process.returncode is not None:
+            raise OSError(f"{self.url}: another program listens there")
 
     async def _is_ready(self) -> bool:
         try:
@@ -136,7 +138,7 @@ class Prometheus:
     async def stop(self) -> None:
         if self._session is not None:
             await self._session.close()
-        if self._process is not None:
+        if self._process is not None and self._process.returncode is None:
             self._process.terminate()
             await self._process.wait()
 
@@ -165,18 +167,19 @@ class Prometheus:
         return [Series(one["metric"], [_sample(value) for value in one["values"]]) for one in data["result"]]
 
     async def alerts(self, *, from_ms: int, to_ms: int) -> list[Firing]:
-        """When which of Safepost's alerts fired, in order. Two firings of one alert are two."""
-        asked = 'ALERTS{alertname=~"Safepost.*",alertstate="firing"}'
-        found: dict[str, list[Firing]] = {}
+        """When which of Safepost's alerts fired, in order. One alert may have fired twice; instances are one."""
+        asked = 'max by (alertname) (ALERTS{alertname=~"Safepost.*",alertstate="firing"})'
+        found: list[Firing] = []
         for one in await self.over(asked, from_ms=from_ms, to_ms=to_ms, step_s=LOOK_AT_ALERTS_S):
-            firings = found.setdefault(one.labels["alertname"], [])
+            firings: list[Firing] = []
             for at_s, _ in one.samples:
                 at_ms = round(at_s * 1000)
                 if firings and at_ms - firings[-1].ended_ms <= GAP_MS:
                     firings[-1] = replace(firings[-1], ended_ms=at_ms)
                 else:
                     firings.append(Firing(one.labels["alertname"], at_ms, at_ms))
-        return sorted((f for firings in found.values() for f in firings), key=lambda f: f.began_ms)
+            found += firings
+        return sorted(found, key=lambda firing: firing.began_ms)
 
 
 def _sample(value: Sequence[Any]) -> Sample:

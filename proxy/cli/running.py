@@ -77,7 +77,7 @@ def demo(
     drill: Annotated[
         bool,
         typer.Option(
-            "--drill", help="Instead: a shop at work while one thing after the other breaks; 3 min."
+            "--drill", help="Instead: a shop at work while one thing after the other breaks; 2 min."
         ),
     ] = False,
 ) -> int:

@@ -114,13 +114,17 @@ class Shelf:
 
     async def _answers(self) -> bool:
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            return await self.ask("PING") == b"+PONG\r\n"
         except ConnectionRefusedError:
             return False
-        writer.write(b"PING\r\n")
+
+    async def ask(self, command: str) -> bytes:
+        """The first line of the server's answer. Raises: ConnectionRefusedError."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(f"{command}\r\n".encode())
         answer = await reader.readline()
         writer.close()
-        return answer == b"+PONG\r\n"
+        return answer
 
     async def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:

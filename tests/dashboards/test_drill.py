@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from deploy.observe.__main__ import drawn, redis_server, unexpected
+from deploy.observe import second
+from deploy.observe.__main__ import drawn, redis_server
 from deploy.observe.boards import empty_panels
+from deploy.observe.judge import unexpected
 from deploy.observe.server import Prometheus, program
 from deploy.observe.watch import Watch
 from proxy import drill
@@ -25,7 +27,7 @@ async def test_drill_makes_the_expected_alerts_fire_and_clear(tmp_path: Path) ->
     clock, told = SystemClock(), io.StringIO()
     results: list[drill.PhaseResult] = []
     admin = f"127.0.0.1:{free_port()}"
-    prometheus = Prometheus(tmp_path, target=admin)
+    prometheus = Prometheus(tmp_path, targets=(admin,))
     try:
         await prometheus.start()
         began_ms = clock.wall_ms()
@@ -50,3 +52,15 @@ async def test_drill_makes_the_expected_alerts_fire_and_clear(tmp_path: Path) ->
     assert all(result.charges for result in results)
     for text in pictures.values():
         assert text.count("<path") > 20
+
+
+async def test_second_act_makes_the_expected_alerts_fire_and_clear(tmp_path: Path) -> None:
+    if program() is None:
+        pytest.skip("no prometheus on this machine; Debian: apt-get install prometheus")
+
+    results, firings = await second.play(
+        tmp_path, Console(file=io.StringIO(), width=160), server=redis_server()
+    )
+
+    assert unexpected(results, firings) == [], firings
+    assert [result.phase for result in results] == list(second.acts())

@@ -8,8 +8,9 @@ from collections import Counter
 
 import pytest
 
-from deploy.observe.__main__ import unexpected
 from deploy.observe.boards import Ask, filled, is_empty
+from deploy.observe.judge import unexpected
+from deploy.observe.second import ACTS
 from deploy.observe.server import Firing, Series
 from proxy.drill import PHASES, PhaseResult
 from tests.tidy.tree import ROOT
@@ -59,4 +60,5 @@ def test_paper_names_the_drill_s_alerts_by_phase() -> None:
     text = (ROOT / "docs" / "dashboards.md").read_text(encoding="utf-8")
     rows = [set(re.findall(r"`(Safepost\w+)`", line)) for line in text.splitlines() if line.startswith("| ")]
 
-    assert [phase.alerts for phase in PHASES if phase.alerts] == [row for row in rows if row]
+    played = [*(phase.alerts for phase in PHASES), *(act.alerts for act in ACTS)]
+    assert [alerts for alerts in played if alerts] == [row for row in rows if row]

@@ -116,7 +116,7 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
         "tests/wire/test_listener.py::test_name_of_two_addresses_is_served_on_both",
     ),
     "O-42": (
-        "tests/e2e/test_keys.py::test_o42_order_number_becomes_one_safe_line_or_nothing",
+        "tests/e2e/test_keys.py::test_o42_order_number_becomes_one_safe_line",
         "tests/e2e/test_keys.py::test_k4_two_long_numbers_with_one_beginning_have_two_keys",
     ),
     # C. Retry behaviour

@@ -197,6 +197,7 @@ async def test_java_that_offers_http_2_is_answered_in_http_1_1(stage: Stage) -> 
     told = await _told(client, f"http://{proxy.address}", "ORDER-T-001")
 
     assert told[0][0] == 201
+    assert platform.hits > 0
     for seen in platform.received:
         assert seen.header(b"upgrade") == []
         assert seen.header(b"http2-settings") == []

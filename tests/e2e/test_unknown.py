@@ -195,7 +195,7 @@ async def test_u8_scope_of_unknown_credential_is_not_looked_up(stage: Stage) -> 
     await until(lambda: len(_gets(platform)) >= 3)
 
     operations = {one.scope.merchant: one for one in await proxy.operations()}
-    assert operations["A"].state is State.ABSENT or operations["A"].lookups.done > 0
+    assert operations["A"].lookups.done > 0
     assert operations["B"].lookups.done == 0
     assert operations["B"].state is State.UNKNOWN
 
@@ -296,7 +296,7 @@ async def test_u4_event_with_a_wrong_signature_settles_nothing(stage: Stage, sec
 
     told = await _event(proxy, _shown("failed"), secret=secret, age_s=age_s)
 
-    assert told.status in (400, 401, 403)
+    assert told.status == 401
     assert (await proxy.operation()).state is State.UNKNOWN
 
 
@@ -304,7 +304,7 @@ async def test_u4_unsigned_event_only_starts_a_lookup(stage: Stage) -> None:
     platform, proxy = await _unknown(stage, lookups=LOOKUPS | {"schedule": ["1h"]})
     platform.usual = listed(thing("succeeded", version=3))
 
-    assert (await _event(proxy, _shown("failed"))).status in (200, 202)
+    assert (await _event(proxy, _shown("failed"))).status == 202
 
     settled = await proxy.until("K", lambda operation: operation.state is State.EXECUTED)
     assert (settled.status, settled.settled_by) == ("succeeded", "lookup")

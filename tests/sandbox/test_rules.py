@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.sandbox import Fault, FaultRule, Match, RefusedError
@@ -72,6 +72,7 @@ def test_number_without_a_directive_has_no_rules(number: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet="~.:x023459abcdefhlmorstuy_-"))
+@example("O-1~decline")
 def test_any_number_is_read_without_an_error(number: str) -> None:
     for rule in read_directives(number):
         assert rule.match.order == number

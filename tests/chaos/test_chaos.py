@@ -9,21 +9,22 @@ import pytest
 from tests.chaos.run import Plan, play
 from tests.chaos.settings import Variant
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SECONDS = 25.0
 CALLS_MIN = 100
 
 
 @pytest.mark.parametrize(
-    ("store", "careless"),
+    "variant",
     [
-        pytest.param("sqlite", False, id="one-host"),
-        pytest.param("redis", True, id="redis-and-a-bank-without-order-uniqueness"),
+        pytest.param(Variant(), id="one-host"),
+        pytest.param(Variant(store="redis", careless=True), id="redis-and-a-bank-without-order-uniqueness"),
+        pytest.param(Variant(store="cluster", forward=True, tls=True), id="cluster-forwarding-tls"),
     ],
 )
-async def test_short_chaos_keeps_every_promise(tmp_path: Path, store: str, careless: bool) -> None:
-    plan = Plan(seconds=SECONDS, seed=11, variant=Variant(store=store, careless=careless))
+async def test_short_chaos_keeps_every_promise(tmp_path: Path, variant: Variant) -> None:
+    plan = Plan(seconds=SECONDS, seed=11, variant=variant)
 
     report = await play(plan, tmp_path)
 

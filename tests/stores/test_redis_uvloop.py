@@ -33,7 +33,7 @@ def test_severed_connections_are_an_unavailable_store_and_nothing_else(tmp_path:
     finally:
         server.stop()
 
-    assert {type(error) for error in errors} <= {StoreUnavailable}
+    assert {type(error) for error in errors} == {StoreUnavailable}
     assert faults == []
     assert ends_well
 

@@ -29,6 +29,7 @@ from proxy.run import Run
 REQUEST_ID = b"X-Request-Id"
 REQUEST_ID_MAX = 128  # of a caller's own; a longer one is replaced in logs, never on the wire
 SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+IDEMPOTENT_METHODS = frozenset({b"PUT", b"DELETE"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,23 +252,29 @@ class Calls:
                 break
             again = isinstance(result, NotSent) or is_read  # of what was not sent, no byte was taken either
             if not again or attempt >= attempts_max or not exchange.is_open:
-                await self._stream_failed(exchange, result, request_id, is_read=is_read)
+                await exchange.reply(self._stream_failed(head, result, request_id, is_read=is_read))
                 passage.status = 503 if is_read or isinstance(result, NotSent) else 504
                 break
         reply = Reply(Response(passage.status, (), b""), Marks())
         away_us = self.clock.monotonic_us() - started_us
         self._ended(exchange, reply, request_id, started_us, away_us, "other")
 
-    async def _stream_failed(
-        self, exchange: Exchange, result: object, request_id: bytes, *, is_read: bool
-    ) -> None:
-        if isinstance(result, MaybeSent) and not is_read:
-            told = problem.result_unknown(key=None, operation=None, retry_after_ms=2_000)
+    def _stream_failed(
+        self, head: RequestHead, result: object, request_id: bytes, *, is_read: bool
+    ) -> Response:
+        why = _why(result) if isinstance(result, NotSent | MaybeSent) else "no answer"
+        if is_read:
+            told = problem.read_failed(retry_after_ms=1_000, why=why)
+        elif isinstance(result, MaybeSent):
+            key_headers = {route.key.header.lower() for route in self.platform.routes}
+            told = problem.unguarded_unknown(
+                has_key=any(name.lower() in key_headers for name, _ in head.headers),
+                is_idempotent=head.method in IDEMPOTENT_METHODS,
+                retry_after_ms=2_000,
+            )
         else:
-            why = _why(result) if isinstance(result, NotSent | MaybeSent) else "no answer"
             told = problem.upstream_unavailable(key=None, operation=None, retry_after_ms=1_000, why=why)
-        reply = Reply(render(told, self.platform.error_shape), Marks())
-        await exchange.reply(self._marked(reply, b"", request_id))
+        return self._marked(Reply(render(told, self.platform.error_shape), Marks()), b"", request_id)
 
     # --- parts ----------------------------------------------------------------------------------------------
 

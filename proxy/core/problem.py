@@ -332,6 +332,36 @@ def upstream_unavailable(
     )
 
 
+def read_failed(*, retry_after_ms: int, why: str) -> Problem:
+    """A call that only asks, and got no answer: that tells nothing of the payment that it asked about."""
+    return Problem(
+        status=503,
+        code="upstream_unavailable",
+        message=f"No answer came from the platform: {why}. This call only asked, so it moved nothing; what it"
+        " asked about is as unknown as before. Ask again.",
+        retryable=True,
+        retry_after_ms=retry_after_ms,
+    )
+
+
+def unguarded_unknown(*, has_key: bool, is_idempotent: bool, retry_after_ms: int) -> Problem:
+    """A call on no guarded route that may have reached the platform: nobody repeats it, nobody finds out (R4).
+
+    Args: has_key: it brought the platform's key. is_idempotent: PUT or DELETE (RFC 9110 section 9.2.2).
+    """
+    may_repeat = has_key or is_idempotent
+    advice = "Retry with the same key." if has_key else "It may be sent again as it was."
+    return Problem(
+        status=504,
+        code="result_unknown",
+        message="The result is unknown: the platform may have acted on this call. Its path is not a guarded one,"
+        " so Safepost keeps no record of it and does not find out. "
+        + (advice if may_repeat else "Ask the platform for the state first: sent again, it may act twice."),
+        retryable=may_repeat,
+        retry_after_ms=retry_after_ms if may_repeat else None,
+    )
+
+
 def draining(*, retry_after_ms: int) -> Problem:
     """O3: the process is about to end and takes no new call."""
     return Problem(
@@ -346,7 +376,8 @@ def draining(*, retry_after_ms: int) -> Problem:
 NEAR_MISS = (
     "The path is not one of the guarded ones, but some servers would take it for one (a doubled or last"
     " slash, "
-    "an encoded slash, other case, parameters after a semicolon). Nothing was sent and no money moved."
+    "an encoded slash, other case, parameters after a semicolon, an encoding of an encoding,"
+    " a suffix). Nothing was sent and no money moved."
     " Send the "
     "path exactly as the platform documents it."
 )

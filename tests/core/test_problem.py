@@ -202,3 +202,25 @@ def test_unknown_result_says_what_the_last_answer_was(status: int, words: str) -
         key=None, operation=None, retry_after_ms=1, last_answer=problems.last_answer(status, None)
     )
     assert words in told.message
+
+
+def test_read_without_an_answer_says_nothing_of_what_it_asked_about() -> None:
+    """Its 503 must not be read as the payment's end: it may have been executed long ago."""
+    told = problems.read_failed(retry_after_ms=1, why="eof")
+    assert (told.status, told.code, told.retryable) == (503, "upstream_unavailable", True)
+    assert "no money moved" not in told.message
+    assert "as unknown as before" in told.message
+
+
+@pytest.mark.parametrize(
+    ("has_key", "is_idempotent", "may_repeat"),
+    [(True, False, True), (False, True, True), (True, True, True), (False, False, False)],
+)
+def test_unguarded_call_in_doubt_is_called_retryable_only_where_a_repeat_can_not_act_twice(
+    has_key: bool, is_idempotent: bool, may_repeat: bool
+) -> None:
+    told = problems.unguarded_unknown(has_key=has_key, is_idempotent=is_idempotent, retry_after_ms=1_000)
+    assert (told.status, told.code, told.retryable) == (504, "result_unknown", may_repeat)
+    assert (told.retry_after_ms is not None) is may_repeat
+    assert ("act twice" in told.message) is not may_repeat
+    assert "goes on finding out" not in told.message

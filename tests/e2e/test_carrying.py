@@ -417,6 +417,27 @@ async def test_reads_are_tried_once_more_after_a_broken_connection(stage: Stage)
     platform.plan(Script(Reset()), Script(Close()))
     gone = await proxy.call(lookup("x"))
     assert (gone.status, gone.code) == (503, "upstream_unavailable")
+    assert "no money moved" not in gone.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "may_repeat"),
+    [("POST", "", False), ("PATCH", "", False), ("POST", "Idempotency-Key: K\r\n", True), ("PUT", "", True)],
+)
+async def test_unguarded_call_in_doubt_is_not_repeated_and_told_what_a_repeat_may_do(
+    stage: Stage, method: str, key: str, may_repeat: bool
+) -> None:
+    """R4: nobody finds its result out, and a client that obeys `retryable` must not pay twice."""
+    platform = await stage.platform(Script(Reset()))
+    proxy = await stage.proxy(platform.url)
+
+    told = await proxy.call(
+        f"{method} /v1/payouts HTTP/1.1\r\nHost: x\r\n{key}Content-Length: 0\r\n\r\n".encode()
+    )
+
+    assert (told.status, told.code, platform.hits) == (504, "result_unknown", 1)
+    assert told.error["retryable"] is may_repeat
+    assert (told.header("retry-after") is not None) is may_repeat
 
 
 # --- metrics (M1) ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import TypeAlias
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from msgspec import Struct
 
@@ -126,16 +126,30 @@ def _compile(route: Route) -> _Compiled:
 def near_miss(table: RouteTable, method: bytes, path: str) -> bool:
     """Whether a path that is on no route may still reach a guarded endpoint at the platform.
 
-    Servers differ in whether they merge slashes, drop a last one, decode `%2F`, ignore case or strip `;params`.
-    A call that some of them would take for a guarded one must not pass unguarded.
+    Servers differ in whether they merge slashes, drop a last one, decode `%2F` or decode twice, end a path at
+    an encoded NUL, `?` or `#`, ignore case, blanks and dots at its end, or a suffix that names a format, and
+    strip `;params`. A call that some of them would take for a guarded one must not pass unguarded.
     """
     if _UNUSUAL.search(path) is None:
         return False  # every reading of it is itself
-    plain = _PATH_PARAMS.sub("", path.replace("%2F", "/"))
-    plain = "/" + "/".join(segment for segment in plain.split("/") if segment)
+    plain = path
+    for _ in range(_DECODED_TIMES):
+        plain = unquote(plain, "latin-1")
+    plain = _PATH_PARAMS.sub("", _PATH_END.split(plain, maxsplit=1)[0].replace("\\", "/"))
+    segments: list[str] = []
+    for segment in (part.strip() for part in plain.split("/")):
+        if segment == "..":
+            del segments[-1:]
+        elif segment not in ("", "."):
+            segments.append(segment)
+    plain = "/" + "/".join(segments).rstrip(".")
+    variants = {plain, plain.lower(), _SUFFIX.sub("", plain.lower())}
     name = method.decode("latin-1")
-    return any(table.match(name, variant) is not None for variant in (plain, plain.lower()))
+    return any(table.match(name, variant) is not None for variant in variants)
 
 
-_PATH_PARAMS = re.compile(r"(?:;|%3B)[^/]*")
-_UNUSUAL = re.compile(r"[A-Z;%]|//|/\Z")
+_DECODED_TIMES = 2
+_PATH_END = re.compile("[\\x00?#]")
+_PATH_PARAMS = re.compile(r";[^/]*")
+_SUFFIX = re.compile(r"\.[a-z]{1,5}\Z")
+_UNUSUAL = re.compile(r"[A-Z;%]|//|/\Z|\.[a-z]{0,5}\Z")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from functools import lru_cache
 
 from proxy.core.bodies import Json
@@ -130,9 +129,8 @@ def _run_holds_card(run: str) -> bool:
 
 def _as_ascii(match: re.Match[str]) -> str:
     char = match[0]
-    digit = unicodedata.decimal(char, None)
-    if digit is not None:
-        return str(digit)
+    if char.isdecimal():
+        return str(int(char))
     return "" if char in _NO_WIDTH else " " if char.isspace() else "-"
 
 

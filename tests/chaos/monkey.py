@@ -116,7 +116,7 @@ class Monkey:
                 (3, "disk full", self._fill_disk),
                 (2, "disk sealed", self._seal_disk),
                 (2, "disk read-only for who comes", self._cover_disk),
-                (2, "disk failed, then mended", self._fail_disk),
+                (1, "disk failed, then mended", self._fail_disk),
             ]
         if world.stranger is not None:
             disasters.append((3, "a stranger in the platform's place", self._take_its_place))

@@ -12,7 +12,7 @@ from tests.sim.story import faults_of, play
 
 BATCH = 100
 BATCHES = 10
-COVERED_MIN = 40
+COVERED_MIN = 50
 """Of the table's transitions, in a smoke this small; `make soak` asks for every one."""
 
 

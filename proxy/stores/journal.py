@@ -4,7 +4,7 @@ Appended to as operations change, read at start. Each of several workers has a f
 what a worker that is gone left behind is adopted by whoever starts next.
 
 A disk that is full or read-only costs what it did not take, and nothing more: half a write is cut off before the
-next one, for its reader would stop there, and once the disk takes writes again everything is written anew.
+next one, for its reader would stop there, and once a second everything is tried anew until the disk takes it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from proxy.stores.sqlite_writer import Worker
 SLOTS = 64  # workers of one host
 REWRITE_BYTES = 4 * 1024 * 1024  # a file below this is never worth rewriting
 REWRITE_RATIO = 4
+RETRY_S = 1.0  # between two tries on a disk that takes nothing: each packs everything that is held
 _HEAD = struct.Struct("<IHI")  # CRC-32 of id and document, length of the id, length of the document
 
 
@@ -104,7 +105,8 @@ class Journal:
         self._docs: dict[OperationId, int] = {}  # of the writing thread: what is in the file, and how large
         self._whole_bytes = 0  # likewise: up to here the file's frames are whole
         self._is_dirty = False
-        self._is_failing = False
+        self._is_failing = False  # of the writing thread: something is not in the file
+        self._retry: asyncio.TimerHandle | None = None  # of the loop: what is noted waits for it
 
     async def open(self) -> None:
         """Take a file, read what it and the files of workers that are gone hold.
@@ -130,16 +132,36 @@ class Journal:
 
     async def close(self) -> None:
         self._flush()
-        await self._worker.call(self._leave_file)
+        held = dict(self._held)
+        await self._worker.call(lambda: self._leave_file(held))
         await self._worker.stop()
+        await asyncio.sleep(0)  # the last complaint is on its way
+        if self._retry is not None:
+            self._retry.cancel()
 
     def _flush(self) -> None:
         changes, self._pending = self._pending, []
-        if self._is_failing:
-            held = dict(self._held)
-            self._worker.post(lambda: self._append_anew(held))
-        elif changes:
+        if changes and self._retry is None:
             self._worker.post(lambda: self._append(changes))
+
+    def _hear(self, trouble: str | None) -> None:
+        """The disk failed, or takes writes again. What was noted between the two is written with all the rest."""
+        self._failed(trouble)
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if trouble is not None:
+            self._retry = self._loop.call_later(RETRY_S, self._try_again)
+        else:
+            self._post_anew()
+
+    def _try_again(self) -> None:
+        self._retry = self._loop.call_later(RETRY_S, self._try_again)
+        self._post_anew()
+
+    def _post_anew(self) -> None:
+        held = dict(self._held)
+        self._worker.post(lambda: self._append_anew(held))
 
     def _take_file(self) -> dict[OperationId, Operation]:
         held: dict[OperationId, Operation] = {}
@@ -152,7 +174,7 @@ class Journal:
                 if file is not None:
                     held |= self._take(file, path)
         except OSError as error:
-            self._leave_file()
+            self._leave_file({})
             text = f"{self._path}: store.journal: can't be used: {error.strerror}"
             raise StoreUnavailable(text) from error
         if self._file is None:
@@ -191,6 +213,15 @@ class Journal:
         return file
 
     def _append(self, changes: Sequence[tuple[OperationId, Operation | None]]) -> None:
+        """Ignored once something is missing in the file: everything is written anew then, these too."""
+        if not self._is_failing:
+            self._try(changes)
+
+    def _append_anew(self, held: dict[OperationId, Operation]) -> None:
+        """Everything as it is now, since some of it may not be in the file."""
+        self._try([*((identity, None) for identity in self._docs.keys() - held.keys()), *held.items()])
+
+    def _try(self, changes: Sequence[tuple[OperationId, Operation | None]]) -> None:
         try:
             self._write(changes)
             if self._whole_bytes > max(REWRITE_BYTES, REWRITE_RATIO * sum(self._docs.values())):
@@ -199,10 +230,6 @@ class Journal:
             self._tell(f"{self._path}: store.journal: can't be written: {error.strerror}")
         else:
             self._tell(None)
-
-    def _append_anew(self, held: dict[OperationId, Operation]) -> None:
-        """Everything as it is now, since some of it may not be in the file."""
-        self._append([*((identity, None) for identity in self._docs.keys() - held.keys()), *held.items()])
 
     def _rewrite(self) -> None:
         """In the file's own place, since its lock goes with it: what is held is in Redis, too.
@@ -250,9 +277,11 @@ class Journal:
     def _tell(self, trouble: str | None) -> None:
         if (trouble is not None) != self._is_failing:
             self._is_failing = trouble is not None
-            self._loop.call_soon_threadsafe(self._failed, trouble)
+            self._loop.call_soon_threadsafe(self._hear, trouble)
 
-    def _leave_file(self) -> None:
+    def _leave_file(self, held: dict[OperationId, Operation]) -> None:
+        if self._is_failing:
+            self._append_anew(held)
         file, self._file = self._file, None
         if file is None:
             return

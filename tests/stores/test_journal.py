@@ -137,6 +137,27 @@ async def test_what_a_full_disk_did_not_take_is_written_at_the_end(journals: Jou
     assert keys(await journals.open()) == {"K-1"}
 
 
+async def test_disk_that_takes_writes_again_gets_what_it_missed_though_nothing_more_happens(
+    journals: Journals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.02)
+    journal = await journals.open()
+    rows = [operation("K-1"), operation("K-2")]
+    with no_file_beyond(10):
+        for row in rows:
+            journal.note(row.id, row)
+            await written(journal)
+    async with asyncio.timeout(5):
+        while journals.troubles[-1] is not None:
+            await written(journal)
+    await written(journal)
+
+    assert {one.key for one in journal_module._operations_of(journals.path.read_bytes()).values()} == {
+        "K-1",
+        "K-2",
+    }
+
+
 async def test_start_on_a_full_disk_keeps_what_the_file_holds(journals: Journals) -> None:
     """It was emptied to be written anew, and a disk that filled up meanwhile took nothing."""
     journal = await journals.open()

@@ -22,8 +22,8 @@ import pytest
 from tests.docs.pages import ROOT, Block, Page, page
 
 PORTS: Final = ("8080", "8081", "9000")
-READY_S: Final = 20.0
-COMMAND_S: Final = 30.0
+READY_S: Final = 60.0
+COMMAND_S: Final = 120.0
 PATH: Final = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 
 

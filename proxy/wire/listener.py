@@ -198,8 +198,8 @@ class Listener:
 
 
 _STOPPED = (
-    "The proxy stopped before this call had ended; the platform may have acted. Ask again with the same key, "
-    "and do not change the key or the order number."
+    "The proxy stopped before this call had ended; the platform may have acted. If the call had a key, ask again "
+    "with the same one; if not, ask the platform for the state first: sent again, it may act twice."
 )
 _OUR_FAULT = (
     "The proxy failed on this call; the platform may have acted. Ask again with the same key, "

@@ -64,7 +64,10 @@ async def _until_told(work: Coroutine[Any, Any, Result]) -> Result:
     """The work; SIGTERM ends it as Ctrl-C does, with everything that it started."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await task
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise SystemExit("told to end; what was started has been taken down") from None
 
 
 def _say(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,7 @@ AdminUrl = Annotated[
     typer.Option(
         "--admin",
         metavar="URL",
-        help="The admin listener; by default the configuration's.",
+        help="The admin listener, also unix:/PATH; by default the configuration's.",
         show_default=False,
     ),
 ]
@@ -89,11 +90,10 @@ def operations(
         "cursor": cursor,
     }
     query = urlencode({name: value for name, value in asked.items() if value is not None})
-    page = _listener(config, admin, token).ask("GET", f"/operations?{query}")
+    page = _listener(config, admin, token).page(query)
     if as_json:
         print_json(page)
         return 0
-    found = page.get("operations", [])
     print_table(
         ("operation", "route", "subject", "knowledge", "status", "amount", "attempts", "updated"),
         [
@@ -107,7 +107,7 @@ def operations(
                 str(each.get("attempt_count", "")),
                 str(each.get("updated") or ""),
             )
-            for each in found
+            for each in page["operations"]
         ],
     )
     if page.get("cursor"):
@@ -153,8 +153,8 @@ def _stories(listener: AdminListener, *, since: str | None, until: str | None) -
     while True:
         asked = {"since": since, "until": until, "order": "oldest", "limit": str(PAGE), "cursor": cursor}
         query = urlencode({name: value for name, value in asked.items() if value is not None})
-        page = listener.ask("GET", f"/operations?{query}")
-        for each in page.get("operations", []):
+        page = listener.page(query)
+        for each in page["operations"]:
             yield listener.ask("GET", f"/operations/{quote(str(each.get('id')), safe='')}")
         cursor = page.get("cursor")
         if cursor is None:
@@ -225,9 +225,7 @@ def _listener(config: Path, admin: str | None, token: str | None) -> AdminListen
     settings = settings_from(config)
     if token is None and settings.admin_token is not None:
         token = settings.admin_token.reveal()
-    if settings.admin.path is not None:
-        return AdminListener(host="localhost", port=80, unix_path=settings.admin.path, token=token)
-    return AdminListener.at(f"http://{settings.admin}", token)
+    return AdminListener.at(str(settings.admin), token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,13 +241,18 @@ class AdminListener:
 
     @classmethod
     def at(cls, url: str, token: str | None) -> AdminListener:
+        """Raises: Failure for what is no `http://HOST:PORT`, `HOST:PORT` or `unix:/PATH`."""
+        if url.startswith("unix:/"):
+            return cls(host="localhost", port=80, unix_path=url.removeprefix("unix:"), token=token)
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             port = parts.port
         except ValueError:
             parts, port = urlsplit(""), None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Failure("safepost: --admin: expected a URL such as http://127.0.0.1:8081", code=USAGE)
+        is_plain = re.fullmatch("[!-~]+", url) and not (parts.query or parts.fragment or "@" in parts.netloc)
+        if not is_plain or parts.scheme not in ("http", "https") or not parts.hostname:
+            message = "safepost: --admin: expected a URL such as http://127.0.0.1:8081, or unix:/PATH"
+            raise Failure(message, code=USAGE)
         is_tls = parts.scheme == "https"
         return cls(
             host=parts.hostname,
@@ -286,6 +289,16 @@ class AdminListener:
         finally:
             connection.close()
         return self._read(answer.status, text)
+
+    def page(self, query: str) -> dict[str, Any]:
+        """One page of the ledger. Raises: Failure, also for an answer that is none: it is no empty ledger."""
+        page = self.ask("GET", f"/operations?{query}")
+        if not isinstance(page.get("operations"), list):
+            message = (
+                f"safepost: {self} answers, and not as an admin listener does: is it the proxy's own port?"
+            )
+            raise Failure(message, code=FAILED)
+        return page
 
     def __str__(self) -> str:
         return f"unix:{self.unix_path}" if self.unix_path else f"{self.host}:{self.port}"

@@ -270,3 +270,31 @@ def test_listener_on_a_unix_socket_is_asked_there(
     code, _, errors = run(capsys, "operations", "-c", str(file))
     assert code == 1
     assert f"unix:{path}" in errors[0]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "foo bar", "http://", "http://h:99999", "http://[::1", "ftp://h", "http://u:p@h:1", "h:1/x?y=z"],
+)
+def test_admin_url_in_another_form_is_one_line_and_exit_2(url: str, capsys: Capture) -> None:
+    code, _, errors = run(capsys, "operations", "--admin", url)
+    assert code == 2
+    assert errors == ["safepost: --admin: expected a URL such as http://127.0.0.1:8081, or unix:/PATH"]
+
+
+def test_admin_socket_is_asked_by_its_path(tmp_path: Path, capsys: Capture) -> None:
+    code, _, errors = run(capsys, "operations", "--admin", f"unix:{tmp_path}/admin.sock")
+    assert code == 1
+    assert errors == [
+        f"safepost: no answer from the admin listener unix:{tmp_path}/admin.sock: No such file or directory"
+    ]
+
+
+def test_answer_of_another_server_is_no_empty_ledger(
+    admin: str, listener: type[Listener], capsys: Capture
+) -> None:
+    """The proxy's own port passes the question on, and the platform may answer it."""
+    listener.answer = 200, b'{"data":[]}'
+    code, out, errors = run(capsys, "operations", "--admin", admin)
+    assert (code, out) == (1, "")
+    assert "is it the proxy's own port?" in errors[0]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from proxy.core import states
 from proxy.core.evidence import link
+from proxy.core.fingerprint import differing
 from proxy.core.keys import operation_id
 from proxy.core.messages import Claim
 from proxy.core.model import (
@@ -88,17 +89,26 @@ class AdmitUnrecorded:
         tables.put(doubted)
         return doubted
 
+    def _took_other_fields(self, found: Operation, state: State) -> bool:
+        """Whether the platform accepted the key with other fields than recorded: it did not hold it for those.
+
+        What went out with them had no effect, and can't have one any more: it would be a conflict (P2).
+        """
+        accepted = state is not State.UNKNOWN
+        return accepted and bool(differing(found.fingerprint, self.claim.fingerprints))
+
     def _admitted(
         self, tables: Tables, now: Now, found: Operation | None, identity: OperationId, state: State
     ) -> Operation:
         subject = tables.subject(self.scope, self.claim.subject) if self.claim.subject else None
-        if found is not None and found.state is State.NOT_EXECUTED:
-            found = replace(found, released=True)  # the platform now holds the key for what was sent
+        # A run under way keeps its fence: like any evidence this ends its retries, and takes no lease from it.
+        runs = found is not None and found.state is State.IN_FLIGHT
+        if found is not None and (found.state is State.NOT_EXECUTED or self._took_other_fields(found, state)):
+            # the platform now holds the key for what was sent
+            found = replace(found, state=State.NOT_EXECUTED, released=True)
         claimed = ReserveOperation(self.claim, Owner(""), 0).claimed(
             found, now, identity=identity, key=self.key, seq=None, subject=subject
         )
-        # A run under way keeps its fence: like any evidence this ends its retries, and takes no lease from it.
-        runs = found is not None and found.state is State.IN_FLIGHT
         fence = found.fence if found is not None and runs else claimed.fence
         attempt = Attempt(
             n=claimed.attempt_count,

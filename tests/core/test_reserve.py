@@ -592,6 +592,30 @@ def test_admit_released_key_moves_to_the_order_that_was_sent() -> None:
     assert (admitted.released, admitted.subject) == (True, handle("order", "ORDER-2"))
 
 
+@pytest.mark.parametrize("state", [State.UNKNOWN, State.IN_FLIGHT])
+def test_admit_accepted_with_other_fields_is_of_those(state: State) -> None:
+    """The platform took the key for another order: it held it for none, whatever was in doubt (P7, D3)."""
+    book = Book()
+    first = led(book, create(order="ORDER-1"))
+    if state is State.UNKNOWN:
+        settle(book, first, State.UNKNOWN, outcome=Outcome.IN_DOUBT)
+    other = create(order="ORDER-2", amount=12_000)
+    admitted = admit(book, other, Outcome.EXECUTED, shown=seen(source="answer"))
+    assert (admitted.state, admitted.subject, admitted.amount) == (
+        State.EXECUTED,
+        handle("order", "ORDER-2"),
+        12_000,
+    )
+    assert admitted.fingerprint == other.fingerprints[0]
+    assert book.subjects[handle("order", "ORDER-1")].operations == ()
+
+
+def test_admit_in_doubt_with_other_fields_leaves_the_record_as_it_is() -> None:
+    book = Book()
+    settled(book, create(order="ORDER-1"), State.UNKNOWN)
+    assert admit(book, create(order="ORDER-2", amount=12_000)).subject == handle("order", "ORDER-1")
+
+
 def test_admit_refused_key_names_what_was_sent_with_it() -> None:
     """The ledger alone held the key for the first fields; the platform now holds it for the second."""
     book = Book()

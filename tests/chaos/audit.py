@@ -287,10 +287,11 @@ def key_is_sent_with_one_body(index: Index) -> Iterator[Violation]:
     for arrival in sorted(index.logs.bank.arrivals, key=lambda one: one.seq):
         by_key[arrival.path, arrival.key].append(arrival)
     for (_, key), arrivals in by_key.items():
-        for before, after in itertools.pairwise(arrivals):
+        for n, (before, after) in enumerate(itertools.pairwise(arrivals), 1):
             first, second = amounts.get(before.body_sha256), amounts.get(after.body_sha256)
-            is_the_banks_to_refuse = index.memory.was_forwarded(before) or index.memory.was_forwarded(after)
-            if first != second and before.answer not in RELEASING and not is_the_banks_to_refuse:
+            if first == second or before.answer in RELEASING:
+                continue
+            if not index.memory.leaves_it_to_the_bank(arrivals[:n], after):
                 yield Violation(
                     "one body for a key", key, f"{first}, answered {before.answer}, then {second} was sent"
                 )

@@ -76,6 +76,19 @@ class Memory:
             for one in found
         )
 
+    def leaves_it_to_the_bank(self, before: Sequence[Arrival], after: Arrival) -> bool:
+        """Whether the bank alone could hold these bodies of one key apart.
+
+        The last one was forwarded; or the one before it was, and left nothing, or nobody else could know of it;
+        or an earlier one was, and whoever sent these two could not know of that.
+        """
+        last = before[-1]
+        if self.was_forwarded(after) or (self.was_forwarded(last) and not last.executed):
+            return True
+        return self.holds_until(last) >= after.at_ms or any(
+            self.holds_until(one) >= last.at_ms for one in before[:-1]
+        )
+
     def is_amid_trouble(self, at_ms: int) -> bool:
         return any(begin <= at_ms <= end for begin, end in self.spans)
 

@@ -82,6 +82,14 @@ FORWARDED = Logs(
     troubles=[AWAY],
 )
 """The store was away from 1000 to 2000; at 1400 a call was sent without it, by a process that ended at 1900."""
+
+
+def others(*at_ms: int) -> list[Arrival]:
+    """Another body under the key of ARRIVAL, refused, and then the first one again."""
+    other, again = (replace(ARRIVAL, seq=n, at_ms=at, executed=False) for n, at in enumerate(at_ms, 2))
+    return [replace(other, body_sha256="other", answer="409"), again]
+
+
 CONFIRM = f"/v1/payments/{ORDER}/confirm"
 RECORDED_REFUSED = replace(STORED, state="not_executed", knowledge="not_executed")
 
@@ -128,6 +136,15 @@ DOCTORED = {
     "forwarded while the store was there": (
         replace(FORWARDED, troubles=[], calls=[replace(UNRECORDED, ended_ms=1_600)]),
         "forwarded only as allowed",
+    ),
+    "another body after what was forwarded had to be known": (
+        replace(
+            FORWARDED,
+            ends=[],
+            bank=replace(FORWARDED.bank, arrivals=[*FORWARDED.bank.arrivals, *others(9_000, 9_100)]),
+            calls=[UNRECORDED, call(8, amount=101, body_sha256="other")],
+        ),
+        "one body for a key",
     ),
     "forwarded, and told not executed": (
         replace(FORWARDED, calls=[replace(UNRECORDED, status=503, knowledge="not_executed")]),
@@ -250,6 +267,13 @@ FAIR = {
         bank=Bank([], [replace(ARRIVAL, call=7, answer="429", executed=False)]),
         ends=[],
         calls=[refused(7, status=504, knowledge="unknown", code="result_unknown", operation=None)],
+    ),
+    "another body by another sidecar, while one alone knew of the first": replace(
+        FORWARDED,
+        ends=[],
+        store=[STORED],
+        bank=replace(FORWARDED.bank, arrivals=[*FORWARDED.bank.arrivals, *others(1_500, 1_600)]),
+        calls=[UNRECORDED, call(8, amount=101, body_sha256="other")],
     ),
     "forwarded, and written when the store was back": replace(FORWARDED, ends=[], store=[STORED]),
     "forwarded, and its record from before never corrected, for its process ended": replace(

@@ -36,10 +36,14 @@ def main() -> int:
     parser.add_argument("--forward", action="store_true", help="calls are sent while the store is away (D3)")
     parser.add_argument("--tls", action="store_true", help="the platform speaks TLS")
     parser.add_argument("--result", type=Path, help="a file for the figures, as JSON")
-    parser.add_argument("--keep", type=Path, help="an empty folder for the run's files and its logs")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        help="an empty folder for the run's files and its logs; of all variants, for those that failed",
+    )
     given = parser.parse_args()
     if given.store == "all":
-        return 0 if asyncio.run(_until_told(tour(given.seconds, given.seed, _say))) else 1
+        return 0 if asyncio.run(_until_told(tour(given.seconds, given.seed, _say, keep=given.keep))) else 1
     variant = Variant(
         store=given.store,
         sidecars=given.sidecars,

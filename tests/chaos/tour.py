@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -86,15 +87,21 @@ class Slice:
         )
 
 
-async def tour(seconds: float, seed: int, say: Callable[[str], None]) -> bool:
-    """Run every variant within `seconds`, each for its share of what is left; whether all were clean."""
+async def tour(seconds: float, seed: int, say: Callable[[str], None], *, keep: Path | None) -> bool:
+    """Run every variant within `seconds`, each for its share of what is left; whether all were clean.
+
+    Args: keep: a folder where the files of those stay that were not.
+    """
     loop = asyncio.get_running_loop()
     ends = loop.time() + seconds
     slices: list[Slice] = []
     for n, variant in enumerate(VARIANTS):
         share_s = (ends - loop.time()) / (len(VARIANTS) - n)
-        one = await _run(variant, seed + n, max(CHAOS_S_MIN, share_s - REST_S))
+        kept = keep / f"{n + 1}" if keep is not None else None
+        one = await _run(variant, seed + n, max(CHAOS_S_MIN, share_s - REST_S), kept)
         slices.append(one)
+        if kept is not None and one.is_clean:
+            shutil.rmtree(kept)
         say(f"{n + 1}/{len(VARIANTS)} {one.line()}")
         for violation in one.violations:
             say(f"    {violation}")
@@ -119,13 +126,14 @@ def summary(slices: list[Slice]) -> list[str]:
     ]
 
 
-async def _run(variant: Variant, seed: int, seconds: float) -> Slice:
+async def _run(variant: Variant, seed: int, seconds: float, keep: Path | None) -> Slice:
     with tempfile.TemporaryDirectory(prefix="chaos-tour-") as folder:
         file = Path(folder) / "slice.json"
         command = [
             *(sys.executable, "-m", "tests.chaos", "--result", str(file)),
             *("--seconds", f"{seconds:.0f}", "--seed", str(seed), "--store", variant.store),
             *("--workers", str(variant.workers)),
+            *(("--keep", str(keep)) if keep is not None else ()),
             *(f"--{name}" for name in ("careless", "forward", "tls") if getattr(variant, name)),
         ]
         child = await asyncio.create_subprocess_exec(

@@ -142,7 +142,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 0
     except (OSError, TimeoutError) as problem:
-        asked.exit(2, f"{problem}\n")
+        asked.exit(2, f"{problem or type(problem).__name__}\n")
 
 
 if __name__ == "__main__":

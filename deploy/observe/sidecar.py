@@ -53,12 +53,14 @@ class Sidecar:
         )
         if not await until(self._is_up, within_s=UP_S_MAX):
             raise TimeoutError(f"{self.file}: the sidecar does not come up")
+        if self._process.returncode is not None:
+            raise OSError(f"{self.admin}: another program listens there")
 
     async def _is_up(self) -> bool:
         try:
             async with self._session.get(f"http://{self.admin}/readyz") as answer:
                 return answer.status == 200
-        except ClientError:
+        except (ClientError, TimeoutError):
             return False
 
     def signal(self, number: signal.Signals) -> None:
@@ -67,9 +69,13 @@ class Sidecar:
 
     async def ended(self) -> None:
         """Wait for its end. Raises: TimeoutError."""
-        if self._process is not None:
+        if self._process is None:
+            return
+        try:
             async with asyncio.timeout(ENDED_S_MAX):
                 await self._process.wait()
+        except TimeoutError:
+            raise TimeoutError(f"{self.file}: the sidecar does not end") from None
 
     async def stop(self) -> None:
         self.signal(signal.SIGTERM)

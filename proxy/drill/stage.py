@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 from asyncio.subprocess import DEVNULL, Process
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -14,12 +16,23 @@ READY_S = 10.0
 LOOK_S = 0.02
 
 
+PORTS = range(20_000, 30_000)
+"""Below those that Linux (32768) and IANA (49152) give to whoever asks for any: what goes down can come back."""
+
+_turn = count(os.getpid() * 131)
+
+
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of loopback that nobody listens on now and nobody is given by chance. Raises: OSError for none."""
+    for _ in PORTS:
+        port = PORTS[next(_turn) % len(PORTS)]
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port from {PORTS[0]} to {PORTS[-1]}")
 
 
 class Way:
@@ -27,7 +40,7 @@ class Way:
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
-        self._port = 0
+        self._port = free_port()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -38,7 +51,6 @@ class Way:
     async def open(self) -> Self:
         """Let connections through, from now on or again."""
         self._server = await asyncio.start_server(self._carry, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def cut(self) -> None:
@@ -107,9 +119,12 @@ class Shelf:
         self._process = await asyncio.create_subprocess_exec(
             self._program, *arguments, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
         )
-        async with asyncio.timeout(READY_S):
-            while not await self._answers():  # noqa: ASYNC110 -- another program's readiness sets no event
-                await asyncio.sleep(LOOK_S)
+        try:
+            async with asyncio.timeout(READY_S):
+                while not await self._answers():  # noqa: ASYNC110 -- another program's readiness sets no event
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise TimeoutError(f"{self._program}: does not take connections") from None
         return self
 
     async def _answers(self) -> bool:

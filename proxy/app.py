@@ -125,18 +125,16 @@ class App:
     def _refusal(self, status: int, code: str, message: str, field: str | None) -> Response:
         """The listener's own answers. From 500 on they are about calls whose ledger nobody read (H8).
 
-        Over the cap not even the call was read, so nothing is said about its knowledge. A 504 is of a call on an
-        unguarded path that was cut: nobody knows whether a repeat would act twice.
+        Over the cap not even the call was read, so nothing is said about its knowledge.
         """
         is_ours = status >= 500
-        may_repeat = is_ours and status != 504
-        retry_after_ms = 1_000 if may_repeat else None
+        retry_after_ms = 1_000 if is_ours else None
         told = Problem(
             status=status,
             code=code,
             message=message,
             field=field,
-            retryable=may_repeat,
+            retryable=is_ours,
             retry_after_ms=retry_after_ms,
         )
         response = render(told, self.now.settings.platform.error_shape)

@@ -13,11 +13,12 @@ from proxy.calls import Calls, CallSettings
 from proxy.config import Settings
 from proxy.config.model import Mode
 from proxy.core.budget import Breaker, RetryBudget
-from proxy.core.http import RequestHead, first
+from proxy.core.http import RequestHead
 from proxy.core.model import Scope
-from proxy.core.problem import Problem, invalid_request
+from proxy.core.problem import Problem
 from proxy.core.resolve import LookupPolicy
 from proxy.core.routes import RouteTable
+from proxy.core.scopes import scope_name
 from proxy.driver import Driver, DriverSettings
 from proxy.observe import Observer
 from proxy.owed import OwedWrites
@@ -155,12 +156,6 @@ def _resolver(
 
 
 def _call_settings(settings: Settings) -> CallSettings:
-    def part(head: RequestHead, name: str | None, header: str | None) -> str | None:
-        if header is None:
-            return name
-        value = first(head.headers, header.lower().encode("latin-1"))
-        return value.decode("latin-1") if value else None
-
     fixed = (
         Scope(settings.merchant.name or "", settings.environment.name or "")
         if settings.has_fixed_scope
@@ -170,13 +165,13 @@ def _call_settings(settings: Settings) -> CallSettings:
     def scope_of(head: RequestHead) -> Scope | Problem:
         if fixed is not None:
             return fixed
-        merchant = part(head, settings.merchant.name, settings.merchant.header)
-        environment = part(head, settings.environment.name, settings.environment.header)
-        if merchant and environment:
-            return Scope(merchant, environment)
-        missing = settings.environment.header if merchant else settings.merchant.header
-        message = f"The {missing} header, which names whose payment it is, is missing, so nothing was sent."
-        return invalid_request(message, field=missing)
+        names = []
+        for part in (settings.merchant, settings.environment):
+            name = scope_name(head.headers, fixed=part.name, header=part.header)
+            if isinstance(name, Problem):
+                return name
+            names.append(name)
+        return Scope(names[0], names[1])
 
     return CallSettings(
         body_bytes_max=settings.limits.body_bytes,

@@ -11,13 +11,14 @@ from proxy.config.settings import ScopePart
 from proxy.config.units import shown_duration
 from proxy.core import keys
 from proxy.core.claim import Understood, make_claim
-from proxy.core.http import RequestHead, first
+from proxy.core.http import RequestHead
 from proxy.core.messages import Claim, SeqKey
 from proxy.core.model import Key, Scope
 from proxy.core.problem import NEAR_MISS, Problem, invalid_request
 from proxy.core.retry import retry_times
 from proxy.core.routes import Match, RouteTable, near_miss, normalise
 from proxy.core.rules import KeyMode, Platform, Route
+from proxy.core.scopes import scope_name
 from proxy.wire.heads import HeadLimits, HeadRefused, parse_request_head
 
 Told = dict[str, Any]
@@ -127,10 +128,8 @@ def _guarded(
 
 
 def _part(head: RequestHead, part: ScopePart) -> str | None:
-    if part.header is None:
-        return part.name
-    value = first(head.headers, part.header.lower().encode("ascii"))
-    return value.decode("latin-1") if value else None
+    name = scope_name(head.headers, fixed=part.name, header=part.header)
+    return None if isinstance(name, Problem) else name
 
 
 def _claimed(route: Route, understood: Understood) -> Told:
@@ -240,7 +239,7 @@ def _scope_lines(told: Told) -> Iterator[str]:
     scope = told["scope"]
     yield f"scope        {scope['merchant'] or _UNSEEN}/{scope['environment'] or _UNSEEN}"
     for name in told["missing_scope_headers"]:
-        yield f"             the header {name} is missing: the answer is 400, nothing is sent"
+        yield f"             the header {name} holds no name, or several: the answer is 400, nothing is sent"
 
 
 def _plan_lines(plan: Told) -> Iterator[str]:

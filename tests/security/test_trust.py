@@ -68,6 +68,33 @@ async def test_merchant_of_a_header_is_a_scope_of_its_own(stage: Stage) -> None:
     assert first.operation != second.operation
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        [],
+        [("X-Merchant-Id", "")],
+        [("X-Merchant-Id", "a"), ("X-Merchant-Id", "b")],
+        [("X-Merchant-Id", "a, b")],
+        [("X-Merchant-Id", "a/b")],
+        [("X-Merchant-Id", "caf\u00e9")],
+        [("X-Merchant-Id", "m" * 65)],
+    ],
+    ids=["none", "empty", "two", "list", "slash", "not ascii", "long"],
+)
+async def test_call_that_does_not_name_one_merchant_is_refused(
+    stage: Stage, named: list[tuple[str, str]]
+) -> None:
+    """The platform might go by the other value, and `a/b` with `c` would be `a` with `b/c`."""
+    platform = await stage.platform(ok())
+    proxy = await stage.proxy(platform.url, merchant={"header": "X-Merchant-Id"})
+
+    told = await proxy.call(payment("K", 1, *named))
+
+    assert (told.status, told.code, told.error["field"]) == (400, "invalid_request", "X-Merchant-Id")
+    assert platform.streams == []
+    assert await proxy.operations() == ()
+
+
 async def test_nothing_but_the_configured_platform_is_ever_dialled(stage: Stage) -> None:
     """Neither a target nor a Host nor a redirect nor a Location leads anywhere else."""
     other = await stage.platform(ok())

@@ -102,6 +102,8 @@ class Disk:
         checked = subprocess.run(("e2fsck", "-fy", str(self._image)), check=False, capture_output=True)
         if checked.returncode > FIXED or not self._mount():
             raise OSError(f"the disk is beyond repair: {checked.stdout.decode(errors='replace')[-300:]}")
+        self.open_up()  # what was taken back just before the disk died is on it again
+        self.empty()
         return True
 
     def seal(self) -> None:

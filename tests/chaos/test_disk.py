@@ -72,6 +72,19 @@ def test_failed_disk_refuses_open_files_until_it_is_mended(tmp_path: Path) -> No
         assert error_of_opening(disk) == 0
 
 
+def test_disk_that_was_sealed_or_filled_before_it_died_is_usable_when_mended(disk: Disk) -> None:
+    """What was taken back a moment before never reached the device."""
+    disk.seal()
+    os.sync()
+    disk.open_up()
+    assert disk.die()
+    disk.fail()
+
+    assert disk.mend()
+
+    (disk.folder / "new").write_bytes(b"x" * 1_000_000)
+
+
 def test_sealed_disk_refuses_open_files_and_heals_under_them(disk: Disk, opened: int) -> None:
     disk.seal()
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tests.chaos.run import REST_S_MAX, Report
+from tests.chaos.run import LINE_MAX, REST_S_MAX, Report
 from tests.chaos.settings import ROOT, Variant
 
 VARIANTS: Final = (
@@ -31,6 +31,7 @@ VARIANTS: Final = (
 )
 REST_S: Final = 75.0  # what a run usually takes besides its chaos: the start, the last callers, the calm
 CHAOS_S_MIN: Final = 10.0
+VIOLATIONS_TOLD: Final = 20  # of each slice; their number is told anyway
 GRACE_S: Final = 30.0
 EXIT_S: Final = 60.0
 
@@ -103,8 +104,8 @@ async def tour(seconds: float, seed: int, say: Callable[[str], None], *, keep: P
         if kept is not None and one.is_clean:
             shutil.rmtree(kept)
         say(f"{n + 1}/{len(VARIANTS)} {one.line()}")
-        for violation in one.violations:
-            say(f"    {violation}")
+        for violation in one.violations[:VIOLATIONS_TOLD]:
+            say(f"    {violation[:LINE_MAX]}")
     for line in summary(slices):
         say(line)
     return all(one.is_clean for one in slices)

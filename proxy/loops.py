@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 _BROKEN_UNDER_TLS = ("Fatal error on SSL protocol", "unable to perform operation on ")
+_LEFT_BEHIND = "Future exception was never retrieved"
 
 
 class LoopComplaint(Exception):
@@ -40,6 +41,12 @@ def tell_faults(fault: Callable[[BaseException], None]) -> None:
 
 
 def _is_lost_connection(message: str, error: BaseException) -> bool:
-    """A TLS connection broke while uvloop wrote to it. Its protocol hears of that too, and says what it means."""
+    """A connection broke, and whoever used it hears of that by its own way.
+
+    Under TLS uvloop tells of it here, too, where it was writing at that moment. And a future of the loop's or a
+    library's for the end of something on it may have nobody left who waits for it; a task never counts as that.
+    """
     said, why = _BROKEN_UNDER_TLS
+    if isinstance(error, ConnectionError):
+        return message.startswith(_LEFT_BEHIND)
     return isinstance(error, RuntimeError) and message.startswith(said) and str(error).startswith(why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 from typing import Any
 
@@ -41,9 +42,25 @@ def test_connection_lost_under_tls_is_no_fault() -> None:
     assert faults == []
 
 
+def test_future_of_a_connection_that_broke_is_no_fault_though_nobody_waits_for_it() -> None:
+    """A library's, for the end of a write; collected after its connection it was told as a fault of ours."""
+    faults: list[BaseException] = []
+
+    async def broken() -> None:
+        loops.tell_faults(faults.append)
+        for error in (ConnectionResetError(), KeyError("ours")):
+            asyncio.get_running_loop().create_future().set_exception(error)
+        gc.collect()
+
+    loops.run(broken())
+
+    assert [type(one) for one in faults] == [KeyError]
+
+
 @pytest.mark.parametrize(
     ("message", "error"),
     [
+        ("Task exception was never retrieved", ConnectionResetError()),
         ("Fatal error on SSL protocol", RuntimeError("a bug of ours in data_received")),
         ("Fatal error on SSL protocol", KeyError("x")),
         ("Task exception was never retrieved", RuntimeError("unable to perform operation on <X>")),

@@ -121,6 +121,7 @@ def beyond_bounds(memory: Memory) -> Iterator[tuple[str, str]]:
     logs = memory.logs
     calls = {call.n: call for call in logs.calls}
     sends = Counter(arrival.call for arrival in logs.bank.arrivals)
+    arrived_ms = {arrival.call: arrival.at_ms for arrival in logs.bank.arrivals}
     for one in logs.forwards:
         call = calls.get(one.call)
         if call is None:
@@ -137,6 +138,8 @@ def beyond_bounds(memory: Memory) -> Iterator[tuple[str, str]]:
                 call.order,
                 f"{about}: told {call.knowledge} of {call.operation}; the ledger could say neither",
             )
-        is_late = call.ended_ms - call.began_ms >= SILENT_MS
-        if not is_late and not any(map(memory.is_amid_trouble, (call.began_ms, call.ended_ms))):
+        # A caller who left tells nothing of when it was sent; what never arrived may have been sent at any time.
+        known_ms = arrived_ms.get(call.n, call.ended_ms if call.status else call.began_ms + SILENT_MS)
+        is_late = known_ms - call.began_ms >= SILENT_MS
+        if not is_late and not any(map(memory.is_amid_trouble, (call.began_ms, known_ms))):
             yield call.order, f"{about}: the store was there"

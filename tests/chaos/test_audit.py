@@ -260,7 +260,19 @@ def test_every_check_bites_on_some_doctored_log() -> None:
 FAIR = {
     "forwarded, and forgotten with its process": FORWARDED,
     "forwarded after the store had been silent for its time limit": replace(
-        FORWARDED, troubles=[], ends=[], store=[STORED]
+        FORWARDED,
+        troubles=[],
+        ends=[],
+        store=[STORED],
+        bank=replace(FORWARDED.bank, arrivals=[replace(ARRIVAL, call=7, at_ms=1_950)]),
+    ),
+    "forwarded after the store had been silent, for a caller who had left long before": replace(
+        FORWARDED,
+        troubles=[],
+        ends=[],
+        store=[STORED],
+        bank=replace(FORWARDED.bank, arrivals=[replace(ARRIVAL, call=7, at_ms=2_050)]),
+        calls=[refused(7, status=0, knowledge=None, operation=None, ended_ms=1_050, hung_up=True)],
     ),
     "forwarded, and refused by the bank, which leaves nothing": replace(
         FORWARDED,

@@ -29,6 +29,7 @@ __all__ = ["PHASES", "Audience", "Phase", "PhaseResult", "play"]
 CREDENTIAL = "sk_test_drill"
 CERTAIN_MS = 60_000
 LOOK_S = 0.5
+STEP_S = 0.02
 
 CONFIGURATION = """
 listen: 127.0.0.1:0
@@ -131,8 +132,17 @@ async def _theatre(program: str | None, admin: str, audience: Audience) -> Async
         async def configure(*, attempts: int = 1, lookups: bool = True) -> None:
             await app.reload(settings(attempts=attempts, lookups=lookups))
 
+        async def written_down() -> None:
+            async with asyncio.timeout(CERTAIN_MS / 1000):
+                while _is_at_work(app):  # noqa: ASYNC110 -- the end of a sidecar's work sets no event
+                    await asyncio.sleep(STEP_S)
+
         shop = await stack.enter_async_context(open_shop(f"http://{app.urls[0]}", CREDENTIAL))
-        yield Theatre(sandbox, way, shop, shelf, audience, configure), app
+        yield Theatre(sandbox, way, shop, shelf, audience, configure, written_down), app
+
+
+def _is_at_work(app: App) -> bool:
+    return any(one.driver.runs or len(one.driver.owed) for one in app.generations)
 
 
 def _unwatched(_: PhaseResult) -> None:

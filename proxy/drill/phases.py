@@ -77,6 +77,8 @@ class Theatre:
     shelf: Shelf | None
     audience: Audience
     configure: Configure
+    written_down: Callable[[], Awaitable[None]]
+    """Wait until no call is under way and nothing is owed to the ledger: callers may be answered before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ async def _outage(theatre: Theatre) -> None:
     pending = await _call_each(theatre.shop, [f"PENDING-{n}" for n in range(PENDING)])
     theatre.sandbox.remove_fault(accepted)
     async with theatre.shop.at_rest():
+        await theatre.written_down()
         await theatre.way.cut()
     await theatre.audience.until_fired(UNREACHABLE, usual_s=10)
     await theatre.way.open()
@@ -159,6 +162,7 @@ async def _loss(theatre: Theatre) -> None:
     rules = _hush(theatre, f"{UNANSWERED}*")
     await _call_each(theatre.shop, [f"{UNANSWERED}{n}" for n in range(KEPT)])
     async with theatre.shop.at_rest():
+        await theatre.written_down()
         await theatre.shelf.lose()
     for rule in rules:
         theatre.sandbox.remove_fault(rule)

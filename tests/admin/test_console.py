@@ -198,7 +198,7 @@ async def test_new_doubt_appears_by_itself(opened: Open, stage: Stage) -> None:
     await expect(page.get_by_role("link", name="order:ORDER-7")).to_be_visible(
         timeout=10_000
     )  # the page asks by itself every 15 s
-    assert await page.title() == "(1) Safepost"
+    await expect(page).to_have_title("(1) Safepost")
 
 
 @in_browser

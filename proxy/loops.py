@@ -47,6 +47,6 @@ def _is_lost_connection(message: str, error: BaseException) -> bool:
     library's for the end of something on it may have nobody left who waits for it; a task never counts as that.
     """
     said, why = _BROKEN_UNDER_TLS
-    if isinstance(error, ConnectionError):
+    if isinstance(error, OSError):  # of a handshake, too, that somebody had given up
         return message.startswith(_LEFT_BEHIND)
     return isinstance(error, RuntimeError) and message.startswith(said) and str(error).startswith(why)

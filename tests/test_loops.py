@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import socket
+import ssl
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def test_future_of_a_connection_that_broke_is_no_fault_though_nobody_waits_for_i
 
     async def broken() -> None:
         loops.tell_faults(faults.append)
-        for error in (ConnectionResetError(), KeyError("ours")):
+        for error in (ConnectionResetError(), ssl.SSLCertVerificationError(), KeyError("ours")):
             asyncio.get_running_loop().create_future().set_exception(error)
         gc.collect()
 

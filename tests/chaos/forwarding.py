@@ -9,14 +9,15 @@ here is for one call, in one stretch of trouble with the store; what was not for
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tests.chaos.logs import Arrival, Call, Logs, Trouble
 
-PATHS: Final = frozenset({"/v1/payments", "/v1/refunds"})
+CREATE: Final = "/v1/payments"
+PATHS: Final = frozenset({CREATE, "/v1/refunds"})
 """Where the platform has a number of its own. Confirms and cancels are never forwarded."""
 
 REFUSALS: Final = frozenset({"400", "401", "403", "404", "422", "429", "503"})
@@ -40,17 +41,22 @@ class Memory:
     calls: dict[int, Call]
     logs: Logs
     spans: Sequence[tuple[int, int]]  # of trouble, merged
+    makers: dict[str, list[Arrival]]  # by order: what made its payment, or found it made
 
     @classmethod
     def of(cls, logs: Logs) -> Memory:
         sidecars = {one.call: one.sidecar for one in logs.forwards}
         calls = {call.n: call for call in logs.calls}
-        if logs.may_forward:
-            for arrival in logs.bank.arrivals:
-                call = calls.get(arrival.call or 0)
-                if call is not None and _lost_its_words(logs, call, arrival):
-                    sidecars.setdefault(call.n, call.sidecar)
-        return cls(sidecars, calls, logs, merged(logs.troubles))
+        makers: dict[str, list[Arrival]] = defaultdict(list)
+        for arrival in logs.bank.arrivals if logs.may_forward else ():
+            call = calls.get(arrival.call or 0)
+            if call is None:
+                continue
+            if arrival.executed and arrival.path == CREATE:
+                makers[call.order].append(arrival)
+            if _lost_its_words(logs, call, arrival):
+                sidecars.setdefault(call.n, call.sidecar)
+        return cls(sidecars, calls, logs, merged(logs.troubles), makers)
 
     def was_forwarded(self, arrival: Arrival | None) -> bool:
         return arrival is not None and arrival.call in self.sidecars and arrival.path in PATHS
@@ -75,6 +81,10 @@ class Memory:
             self.holds_until(one) == FOREVER or (self.was_forwarded(one) and _left_nothing(one))
             for one in found
         )
+
+    def has_forgotten(self, order: str) -> bool:
+        """Whether all that made this order's payment was forwarded, and forgotten."""
+        return self.is_forgotten(self.makers.get(order, ()))
 
     def leaves_it_to_the_bank(self, before: Sequence[Arrival], after: Arrival) -> bool:
         """Whether the bank alone could hold these bodies of one key apart.

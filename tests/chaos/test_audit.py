@@ -94,6 +94,10 @@ CONFIRM = f"/v1/payments/{ORDER}/confirm"
 RECORDED_REFUSED = replace(STORED, state="not_executed", knowledge="not_executed")
 
 DOCTORED = {
+    "answered early of what was sent, and lost": (
+        with_calls(call(), refused(2, operation="op_9", status=504, knowledge="unknown", is_early=True)),
+        "no operation is lost",
+    ),
     "forwarded, and lost by a process that lived": (replace(FORWARDED, ends=[]), "recorded before sent"),
     "forwarded, and lost by a process that ended long after": (
         replace(FORWARDED, ends=[End("s1", 9_000)]),
@@ -286,6 +290,23 @@ FAIR = {
         store=[STORED],
         bank=replace(FORWARDED.bank, arrivals=[*FORWARDED.bank.arrivals, *others(1_500, 1_600)]),
         calls=[UNRECORDED, call(8, amount=101, body_sha256="other")],
+    ),
+    "forwarded under another key, and forgotten, so that the order's first key knows nothing": replace(
+        FORWARDED,
+        bank=Bank(
+            [replace(CHARGE, key="other")],
+            [replace(ARRIVAL, key="other", call=7), replace(OTHER, at_ms=900, answer="429", call=6)],
+            {ORDER: "succeeded"},
+        ),
+        calls=[
+            replace(UNRECORDED, key="other", told_key="other"),
+            refused(6, began_ms=800, ended_ms=950, **NOT_DONE),
+        ],
+        store=[RECORDED_REFUSED],
+    ),
+    "answered early of a claim that was taken back unsent": with_calls(
+        call(),
+        refused(2, key="K", told_key="K", operation="op_9", status=504, knowledge="unknown", is_early=True),
     ),
     "forwarded, and written when the store was back": replace(FORWARDED, ends=[], store=[STORED]),
     "forwarded, and its record from before never corrected, for its process ended": replace(

@@ -24,14 +24,17 @@ class SystemClock:
         # processes.
         self._boot_clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
+    # All of the boot's clock: a lease runs on while the machine is suspended, at other hosts and in the file.
+    # A clock that stands still meanwhile would let an attempt start under a lease that is another's now (P5).
+
     def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // NS_PER_MS
+        return time.clock_gettime_ns(self._boot_clock) // NS_PER_MS
 
     def monotonic_us(self) -> int:
-        return time.monotonic_ns() // NS_PER_US
+        return time.clock_gettime_ns(self._boot_clock) // NS_PER_US
 
     def boot_ms(self) -> int:
-        return time.clock_gettime_ns(self._boot_clock) // NS_PER_MS
+        return self.monotonic_ms()
 
     def wall_ms(self) -> int:
         return time.time_ns() // NS_PER_MS

@@ -17,7 +17,7 @@ class Clock(Protocol):
     """Time, in integer milliseconds. Nothing else in the product reads a clock."""
 
     def monotonic_ms(self) -> int:
-        """For durations and deadlines inside this process; never steps."""
+        """For durations and deadlines inside this process; never steps, and runs on in a suspend."""
         ...
 
     def monotonic_us(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,18 @@ def test_clocks_go_forward_together() -> None:
     after = (clock.monotonic_ms(), clock.boot_ms(), clock.wall_ms())
     assert all(0 <= late - early < 1_000 for early, late in zip(before, after, strict=True))
     assert clock.monotonic_us() // 1_000 - after[0] < 1_000
+
+
+def test_p5_deadlines_run_on_while_the_machine_is_suspended() -> None:
+    """As leases do. A time namespace has the boot's clock a day ahead, as after a day's suspend."""
+    asked = (
+        "import time, proxy.clock as ours; print(ours.SystemClock().monotonic_ms() / 1000 - time.monotonic())"
+    )
+    suspended = ["unshare", "--time", "--boottime", "86400", "--", sys.executable, "-c", asked]
+    ended = subprocess.run(suspended, check=False, capture_output=True, text=True, timeout=60)
+    if "unshare failed" in ended.stderr:
+        pytest.skip(f"no time namespace here: {ended.stderr.strip()}")
+    assert float(ended.stdout) == pytest.approx(86_400, abs=60)
 
 
 def test_boot_id_is_the_same_for_two_processes() -> None:

@@ -278,7 +278,7 @@ PROCESS = Row(
             "Versions",
             "Instances by version, preset and configuration. More than one bar for long: a rollout that "
             "stopped.",
-            f"count by (version, platform, platform_version, config) ({of('build_info')})",
+            f"count by (version, platform, platform_version, config) ({of('build_info')} == 1)",
             legend="{{version}} {{platform}} {{platform_version}} {{config}}",
             width=6,
         ),

@@ -147,7 +147,7 @@ _ALL = (
     _counter("log_lines_dropped_total", "Log lines dropped: their reader was too slow."),
     _gauge(
         "build_info",
-        "Always 1: which product, platform rules and configuration run.",
+        "1: this product, these platform rules and this configuration run; 0: they did, before a reload.",
         "version",
         "platform",
         "platform_version",

@@ -324,6 +324,13 @@ async def test_reload_keeps_what_was_counted(seen: Seen) -> None:
     assert await seen.value("config_reloads_total", result="applied") == 1.0
 
 
+async def test_configuration_that_runs_no_more_is_not_said_to_run(seen: Seen) -> None:
+    seen.observer.reloaded(settings(level="info"))
+
+    told = [value for (name, _), value in (await seen.samples()).items() if name == "safepost_build_info"]
+    assert sorted(told) == [0.0, 1.0]
+
+
 def test_observers_of_one_process_share_nothing(make: Make) -> None:
     first, second = make(), make()
 

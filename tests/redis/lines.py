@@ -80,7 +80,7 @@ class SlowLine:
             while True:
                 due, chunk = await late.get()
                 await asyncio.sleep(max(0.0, due - loop.time()))
-                if not chunk:
+                if not chunk or writer.is_closing():  # uvloop takes a write to a closed one for a bug
                     break
                 writer.write(chunk)
                 await writer.drain()

@@ -27,8 +27,8 @@ SLACK_MS: Final = 6_000
 SILENT_MS: Final = 900
 """A call that took less was not forwarded because the store let the time limit of a claim, a second, go by."""
 
-LAST_WORDS_MS: Final = 250
-"""A process that was killed this shortly after it sent may not have got its log line out."""
+LAST_WORDS_MS: Final = 500
+"""A process that ended this shortly after it sent may not have got its log line out, where everything is slow."""
 
 FOREVER: Final = math.inf
 
@@ -109,8 +109,10 @@ def _left_nothing(arrival: Arrival | None) -> bool:
 
 
 def _lost_its_words(logs: Logs, call: Call, arrival: Arrival) -> bool:
+    """What a process sent may also arrive when it is gone."""
     return not call.status and any(
-        end.sidecar == call.sidecar and 0 <= end.at_ms - arrival.at_ms <= LAST_WORDS_MS for end in logs.ends
+        end.sidecar == call.sidecar and call.began_ms <= end.at_ms <= arrival.at_ms + LAST_WORDS_MS
+        for end in logs.ends
     )
 
 

@@ -104,7 +104,8 @@ def faketime_environ(file: Path) -> dict[str, str]:
     return {}
 
 
-def forget_clock_of(pid: int) -> None:
-    """Remove what libfaketime leaves behind where its process is killed."""
-    for left in (SHARED / f"faketime_shm_{pid}", SHARED / f"sem.faketime_sem_{pid}"):
-        left.unlink(missing_ok=True)
+def forget_clocks() -> None:
+    """Remove what libfaketime left behind of processes that were killed, workers among them."""
+    for left in (*SHARED.glob("faketime_shm_*"), *SHARED.glob("sem.faketime_sem_*")):
+        if not Path("/proc", left.name.rpartition("_")[2]).exists():
+            left.unlink(missing_ok=True)

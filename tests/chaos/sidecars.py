@@ -18,7 +18,6 @@ import yaml
 
 from tests.chaos.journal import call_of, wall_ms
 from tests.chaos.logs import End, Forward
-from tests.chaos.settings import forget_clock_of
 from tests.e2e.processes import Process
 
 STARTS_MAX: Final = 60
@@ -196,7 +195,6 @@ class Sidecar:
         if is_up:
             return process
         await process.kill()
-        forget_clock_of(process.pid)
         last = process.said[-1] if process.said else "silent"
         how = "ended" if has_ended else f"not up in {START_S:.0f} s"
         self.counts[f"failed start ({how}: {last[-90:]})"] += 1
@@ -205,7 +203,6 @@ class Sidecar:
 
     def _examine(self, process: Process, code: int) -> None:
         """Write down an end that nobody ordered, a drain that failed, and faults that the process told of."""
-        forget_clock_of(process.pid)
         self.ends.append(End(self.address, wall_ms()))
         with (self.folder / f"{self.name}.log").open("a", encoding="utf-8") as log:
             log.write("\n".join([*process.said, f"ended with {code} at {wall_ms()}", ""]))

@@ -22,7 +22,7 @@ from tests.chaos.failover import DURABLE, FailoverCluster, FailoverPair, Fleet
 from tests.chaos.journal import wall_ms
 from tests.chaos.lines import Line
 from tests.chaos.logs import Arrival, Bank, Entry, Stored, Trouble
-from tests.chaos.settings import ROOT, Variant, faketime_environ, settings_of
+from tests.chaos.settings import ROOT, Variant, faketime_environ, forget_clocks, settings_of
 from tests.chaos.sidecars import Sidecar
 from tests.chaos.tls import NAME, Stranger
 from tests.e2e.callers import Told, call
@@ -161,6 +161,7 @@ def bank_of(dump: dict[str, Any]) -> Bank:
 async def world(folder: Path, chance: Random, variant: Variant) -> AsyncIterator[World]:
     """A running world; everything in it ends with the block."""
     async with AsyncExitStack() as stack:
+        stack.callback(forget_clocks)
         ports = [(free_port(), free_port()) for _ in range(variant.sidecars)]
         events = free_port()
         authority = Authority(folder) if variant.tls else None

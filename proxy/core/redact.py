@@ -6,7 +6,20 @@ from proxy.core.bodies import Mistake, read_json
 from proxy.core.cards import holds_card, holds_card_number
 from proxy.core.http import Headers, Response
 
-NEVER_STORED = frozenset({b"set-cookie", b"set-cookie2", b"date", b"authorization", b"www-authenticate"})
+NEVER_STORED = frozenset(
+    {
+        b"date",
+        b"set-cookie",
+        b"set-cookie2",
+        b"authorization",
+        b"proxy-authorization",
+        b"www-authenticate",
+        b"proxy-authenticate",
+        b"authentication-info",
+        b"proxy-authentication-info",
+        b"x-api-key",
+    }
+)
 """`Date` is of each message (RFC 9110 section 6.6.1); the others hold credentials or a session."""
 
 SECRET_BYTES_MIN = 8

@@ -32,7 +32,13 @@ def test_body_is_stored_unless_it_holds_card_data_or_is_too_large(plain: bytes |
 
 def test_headers_are_stored_less_credentials_dates_and_card_numbers() -> None:
     kept: Headers = ((b"Location", b"/v1/payments/pay_1"), (b"ETag", b"v1"))
-    dropped: Headers = ((b"Date", b"x"), (b"Set-Cookie", b"s=1"), (b"X-Card", b"4242424242424242"))
+    dropped: Headers = (
+        (b"Date", b"x"),
+        (b"Set-Cookie", b"s=1"),
+        (b"Authentication-Info", b"nextnonce=1"),
+        (b"X-Api-Key", b"sk_live_12345"),
+        (b"X-Card", b"4242424242424242"),
+    )
     assert stored_headers((*dropped, *kept)) == kept
 
 

@@ -18,6 +18,7 @@ LIMIT_MAX = 1_000
 WAIT_MS_MAX = 60_000
 BY_MAX = 100
 NOTE_MAX = 2_000
+MS_DIGITS = range(12, 15)  # of an instant from 1973 on; a year or a count of seconds has fewer
 _DURATION = re.compile(r"([0-9]{1,6})(ms|s|m)")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000}
 _FILTERS = frozenset({"knowledge", "subject", "key", "route", "since", "until", "order", "limit", "cursor"})
@@ -86,12 +87,13 @@ def _instant(given: Mapping[str, str], name: str) -> int | None:
     value = given.get(name)
     if value is None:
         return None
-    if value.isascii() and value.isdecimal() and len(value) <= 14:
+    if value.isascii() and value.isdecimal() and len(value) in MS_DIGITS:
         return int(value)
     try:
         when = datetime.fromisoformat(value)
     except ValueError:
-        raise wrong(name, "a time such as 2026-11-29T20:00:00Z", value) from None
+        expected = "a time such as 2026-11-29T20:00:00Z, or milliseconds since 1970"
+        raise wrong(name, expected, value) from None
     if when.tzinfo is None:
         raise wrong(name, "a time with its zone, such as 2026-11-29T20:00:00Z", value)
     return int(when.astimezone(UTC).timestamp() * 1000)

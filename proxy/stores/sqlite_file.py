@@ -247,7 +247,12 @@ def _look_first(path: Path) -> bool:
                 f"{UNHARMED} Give it write access."
             )
         return True
-    if path.is_dir() or not os.access(path, os.R_OK | os.W_OK):
+    if path.is_dir():
+        raise StoreUnavailable(
+            f"{path}: {OPENING}: it is a directory. {UNHARMED} Name a file in store.url: "
+            f"sqlite:{path / 'safepost.db'}"
+        )
+    if not os.access(path, os.R_OK | os.W_OK):
         raise StoreUnavailable(
             f"{path}: {OPENING}: the file can't be read and written by the user that runs Safepost. "
             f"{UNHARMED} Give it access to the file and its directory."

@@ -134,7 +134,9 @@ async def test_open_file_gone_while_its_log_remains_is_refused(log_alone: Path) 
 
 
 async def test_open_directory_in_the_files_place_is_refused(tmp_path: Path) -> None:
-    assert "can't be read and written" in await refusal(tmp_path)
+    told = await refusal(tmp_path)
+    assert "it is a directory" in told
+    assert f"sqlite:{tmp_path}/safepost.db" in told
 
 
 async def test_open_while_another_process_holds_the_lock_waits(path: Path) -> None:

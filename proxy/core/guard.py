@@ -111,6 +111,7 @@ class Guard:
         "_verdict",
         "_voice",
         "_wait_until_ms",
+        "_withdrawing",
         "claim",
         "operation",
     )
@@ -130,14 +131,18 @@ class Guard:
         self._recording = False
         self._unrecorded = False
         self._wait_until_ms: int | None = None
+        self._withdrawing = False
 
     def lease_lost(self) -> None:
         """The lease is gone: finish this attempt, start no other (architecture section 5)."""
         self._lost = True
 
     def early_answer(self) -> Reply:
-        """What the caller is told when its patience ends before the call does (W1). The call goes on."""
-        return self._voice.patience_ended(self.operation)
+        """What the caller is told when its patience ends before the call does (W1). The call goes on.
+
+        A claim that is being taken back is not named: its address would lead nowhere.
+        """
+        return self._voice.patience_ended(None if self._withdrawing else self.operation)
 
     def step(self, event: Event, now_ms: int) -> Step:  # noqa: C901 -- one arm for each event
         """What to do after `event`, which happened at the monotonic instant `now_ms`."""
@@ -308,6 +313,7 @@ class Guard:
                 )
             )
         if _breaker_open(event) and self._attempts == 1:
+            self._withdrawing = record.prior is None and not record.doubt
             return Step(Withdraw(record))
         retry = self.claim.route.retry
         if verdict.retry and self._attempts < retry.attempts and not self._lost:

@@ -217,16 +217,14 @@ def what_was_sent_was_recorded_first(index: Index) -> Iterator[Violation]:
 def what_was_told_is_remembered(index: Index) -> Iterator[Violation]:
     """An operation that a caller was told of, and that may have been sent, is in the store at the end.
 
-    Who is told of another call (a conflict, a wait that timed out, a guard), or is answered early (W1), may be
-    told of a claim that is taken back unsent: its own process knows, the ledger does not yet.
+    Who is told of another call (a conflict, a wait that timed out, a guard) may be told of a claim that is taken
+    back unsent: its own process knows, the ledger does not yet.
     """
     kept = {one.id for one in index.logs.store}
-    arrived = {(one.path, one.key) for one in index.logs.bank.arrivals}
     for call in index.logs.calls:
         is_of_another = call.status == 409 and call.code in OF_ANOTHER
-        is_unsent = call.is_early and (call.path, call.any_key) not in arrived
         may_be_sent = call.attempts > 0 and call.knowledge != "not_executed" and not is_of_another
-        if call.operation is not None and may_be_sent and not is_unsent and call.operation not in kept:
+        if call.operation is not None and may_be_sent and call.operation not in kept:
             yield Violation(
                 "no operation is lost",
                 call.operation,

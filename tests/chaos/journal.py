@@ -111,7 +111,6 @@ def _call(n: int, ask: Ask, told: Told | None, *, began_ms: int, has_left: bool,
         group=ask.group,
         hung_up=has_left,
         sidecar=sidecar,
-        is_early=told is not None and told.header("location") is not None,
     )
 
 

@@ -75,7 +75,7 @@ class Call:
         failure. key: as sent, None where the product makes it. amount: as in the body, None without.
         status: 0 where no whole answer came. told_key and the following: from the answer. object_id,
         object_status, version, body: of the platform's object in it. group: calls sent at one moment.
-        sidecar: where it was sent to. is_early: answered before its end was known (W1).
+        sidecar: where it was sent to.
     """
 
     n: int
@@ -101,7 +101,6 @@ class Call:
     group: int | None = None
     hung_up: bool = False
     sidecar: str = ""
-    is_early: bool = False
 
     @property
     def any_key(self) -> str | None:

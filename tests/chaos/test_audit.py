@@ -94,8 +94,8 @@ CONFIRM = f"/v1/payments/{ORDER}/confirm"
 RECORDED_REFUSED = replace(STORED, state="not_executed", knowledge="not_executed")
 
 DOCTORED = {
-    "answered early of what was sent, and lost": (
-        with_calls(call(), refused(2, operation="op_9", status=504, knowledge="unknown", is_early=True)),
+    "told of what may have been sent, and lost": (
+        with_calls(call(), refused(2, operation="op_9", status=504, knowledge="unknown")),
         "no operation is lost",
     ),
     "forwarded, and lost by a process that lived": (replace(FORWARDED, ends=[]), "recorded before sent"),
@@ -303,10 +303,6 @@ FAIR = {
             refused(6, began_ms=800, ended_ms=950, **NOT_DONE),
         ],
         store=[RECORDED_REFUSED],
-    ),
-    "answered early of a claim that was taken back unsent": with_calls(
-        call(),
-        refused(2, key="K", told_key="K", operation="op_9", status=504, knowledge="unknown", is_early=True),
     ),
     "forwarded, and written when the store was back": replace(FORWARDED, ends=[], store=[STORED]),
     "forwarded, and its record from before never corrected, for its process ended": replace(

@@ -806,6 +806,20 @@ def test_guard_early_answer_before_the_claim_names_only_the_key() -> None:
     assert (reply.answer.status, reply.marks.attempts, reply.marks.key, reply.location) == (504, 0, "K", None)
 
 
+def test_guard_early_answer_names_no_claim_that_is_being_taken_back() -> None:
+    """Nothing was sent, and its address would lead nowhere (W1)."""
+    played = guard(CLAIM)
+    play(played, *START, (ends(breaker_open()), withdraws()))
+    reply = played.early_answer()
+    assert (reply.marks.knowledge, reply.marks.operation, reply.location) == ("unknown", None, None)
+
+
+def test_guard_early_answer_names_what_stood_before_the_claim_that_is_taken_back() -> None:
+    played = guard(CLAIM)
+    play(played, *IN_DOUBT_START, (ends(breaker_open()), withdraws()))
+    assert played.early_answer().location == claimed().id
+
+
 def test_guard_early_answer_of_a_forwarded_repeat_keeps_the_recorded_knowledge() -> None:
     played = guard(CLAIM)
     played.step(Recorded(executed_with_answer(), False), NOW_MS)

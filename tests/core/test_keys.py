@@ -268,6 +268,7 @@ def test_handle_of_a_missing_field_names_it_and_a_long_one_is_shortened() -> Non
         ("pay-4242424242424242", "card"),
         ("pay:4242%204242%204242%204242:1", "card"),
         ("pay:%2534242424242424242", "card"),
+        ("pay:%252534242424242424242", "card"),
         ("pay:jane.doe@example.com:1", "email"),
         ("pay:jane%40mail.example.com", "email"),
         ("a@b", None),

@@ -54,17 +54,18 @@ from proxy.core.tables import (
 
 SEQ_MAX = 10_000  # submissions on one subject; payhub allows 3
 KEY_EXPIRY_MARGIN_MS = 3_600_000  # P9: retention less one hour
+SET_BACK_MS = 60_000  # by more than this no two views of the store's clock differ: it was set back
 
 ReserveAnswer = Reserved | Running | Recorded | RunEnded | Conflicting | Blocked | KeyExpired
 
 
 def find(
-    tables: Tables, claim: Claim, arrived: Now | None = None
+    tables: Tables, claim: Claim, arrived: Now | None = None, now: Now | None = None
 ) -> tuple[int | None, Key, OperationId, Operation | None]:
-    """The number, key, id and record that the claim means.
+    """The number, key, id and record that the claim means, `now`, of a call that came when it `arrived`.
 
     Fills `{seq}` in: one more than the last submission that failed and whose failure was given (K3), before the
-    call `arrived`: one that a slow host or store held up repeats what its caller has since heard the end of.
+    call arrived: one that a slow host or store held up repeats what its caller has since heard the end of.
     """
     if not isinstance(claim.key, SeqKey):
         identity = operation_id(claim.scope, claim.method, claim.path, claim.key)
@@ -76,17 +77,23 @@ def find(
         key = key_for(claim.key, seq)
         identity = operation_id(claim.scope, claim.method, claim.path, key)
         found = tables.operation(claim.scope, identity)
-        failed_before = found is not None and is_failure(claim.route, found) and _was_given(found, arrived)
+        failed_before = (
+            found is not None and is_failure(claim.route, found) and _was_given(found, arrived, now)
+        )
         if not failed_before or seq >= SEQ_MAX:
             return seq, key, identity, found
         seq += 1
 
 
-def _was_given(failed: Operation, arrived: Now | None) -> bool:
-    """Whether its failure was given to a caller, and the call that arrived then is another submission (K3)."""
-    if not failed.failure_delivered or arrived is None or arrived.epoch != failed.delivered_epoch:
+def _was_given(failed: Operation, arrived: Now | None, now: Now | None) -> bool:
+    """Whether its failure was given to a caller, and the call that arrived then is another submission (K3).
+
+    Not told by a clock that was set back since: every call would be answered with it until that has caught up.
+    """
+    if arrived is None or now is None or arrived.epoch != failed.delivered_epoch:
         return failed.failure_delivered
-    return arrived.lease_ms >= failed.delivered_ms
+    was_set_back = now.lease_ms < failed.delivered_ms - SET_BACK_MS
+    return failed.failure_delivered and (was_set_back or arrived.lease_ms >= failed.delivered_ms)
 
 
 class ReserveOperation(Struct, frozen=True):
@@ -108,7 +115,7 @@ class ReserveOperation(Struct, frozen=True):
     def apply(self, tables: Tables, now: Now) -> ReserveAnswer:
         claim = self.claim
         subject = tables.subject(claim.scope, claim.subject) if claim.subject else None
-        seq, key, identity, found = find(tables, claim, self.arrived)
+        seq, key, identity, found = find(tables, claim, self.arrived, now)
         found = seen_now(found, now)
         if found is not None and found.owner == self.owner and found.state is State.IN_FLIGHT:
             return Reserved(found)  # a reserve whose reply was lost, asked again by its owner
@@ -144,7 +151,7 @@ class ReserveOperation(Struct, frozen=True):
             return KeyExpired(found)
         if found.state in (State.EXECUTED, State.PENDING) or found.knowledge == "pending":
             counted = seq is not None or found.seq is not None
-            due = counted and is_failure(route, found) and not _was_given(found, self.arrived)
+            due = counted and is_failure(route, found) and not _was_given(found, self.arrived, now)
             answer = found.answer
             if answer is not None and not due and self._came_during_the_run(found, answer):
                 return RunEnded(found, answer)

@@ -378,6 +378,18 @@ def test_reserve_after_a_boot_a_given_failure_counts_as_earlier() -> None:
     assert isinstance(book.run(ReserveOperation(counted(), Owner("b"), LEASE_MS, arrived)), Reserved)
 
 
+def test_reserve_after_the_stores_clock_was_set_back_a_given_failure_counts_as_earlier() -> None:
+    """Told by that clock, the next submission would be answered with the old failure for hours (K3)."""
+    book = Book()
+    operation = settled(book, counted(), State.EXECUTED, status="failed")
+    for hours, expected in ((0, Recorded), (2, Reserved)):
+        ahead = replace(book.now, lease_ms=book.now.lease_ms + 30_000 + hours * 3_600_000)
+        book.put(replace(operation, failure_delivered=False))
+        book.run(DeliverFailure(SCOPE, operation.id, operation.fence, ahead))
+        answer = book.run(ReserveOperation(counted(), Owner("b"), LEASE_MS, book.now))
+        assert isinstance(answer, expected)
+
+
 def test_reserve_counted_key_named_in_full_owes_its_failure_too() -> None:
     book = Book()
     operation = settled(book, counted(), State.EXECUTED, status="failed")

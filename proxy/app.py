@@ -120,7 +120,7 @@ class App:
         self._resolving = asyncio.create_task(self._resolve(self.now.resolver), name="resolver")
 
     async def _handle(self, exchange: Exchange) -> None:
-        await self.now.calls(exchange)
+        await self.now.handle(exchange)
 
     def _refusal(self, status: int, code: str, message: str, field: str | None) -> Response:
         """The listener's own answers. From 500 on they are about calls whose ledger nobody read (H8).
@@ -181,7 +181,7 @@ class App:
     async def _pay_owed(self) -> None:
         if len(self.owed):
             await self.owed.pay()
-        for generation in [one for one in self.retired if not one.driver.runs]:
+        for generation in [one for one in self.retired if not one.under_way]:
             self.retired.remove(generation)
             await generation.upstream.close()
 

@@ -82,9 +82,8 @@ class Calls:
         self, exchange: Exchange, match: Match, path: str, request_id: bytes, started_us: int
     ) -> None:
         head, route = exchange.head, match.route
-        if self.driver.is_draining:
-            refusal = problem.draining(retry_after_ms=1_000)
-            await self._refuse(exchange, refusal, request_id, started_us, route.name)
+        if (late := self._too_late()) is not None:
+            await self._refuse(exchange, late, request_id, started_us, route.name)
             return
         try:
             body = await exchange.read_body(bytes_max=self.settings.body_bytes_max)
@@ -110,6 +109,8 @@ class Calls:
                 request_id=request_id.decode("latin-1"),
             )
         )
+        # A drain that began while the body came may have seen no run, and would not wait for this one.
+        understood = self._too_late() or understood
         if isinstance(understood, Problem):
             await self._refuse(exchange, understood, request_id, started_us, route.name)
             return
@@ -126,6 +127,9 @@ class Calls:
             task=asyncio.current_task(),
         )
         await self._drive(exchange, run, request_id, started_us)
+
+    def _too_late(self) -> Problem | None:
+        return problem.draining(retry_after_ms=1_000) if self.driver.is_draining else None
 
     async def _drive(self, exchange: Exchange, run: Run, request_id: bytes, started_us: int) -> None:
         """Run the call; answer early if its caller's patience ends first (W1)."""

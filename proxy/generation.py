@@ -22,7 +22,7 @@ from proxy.core.scopes import scope_name
 from proxy.driver import Driver, DriverSettings
 from proxy.observe import Observer
 from proxy.owed import OwedWrites
-from proxy.ports import CallHandler, Clock, Store
+from proxy.ports import CallHandler, Clock, Exchange, Store
 from proxy.resolver import Resolver
 from proxy.shadowing import ShadowCalls
 from proxy.wire.pool import PoolLimits
@@ -39,6 +39,15 @@ class Generation:
     driver: Driver
     calls: CallHandler
     resolver: Resolver
+    under_way: int = 0
+    """Calls from their heads on, also those whose bodies still come: its connections are theirs to the end."""
+
+    async def handle(self, exchange: Exchange) -> None:
+        self.under_way += 1
+        try:
+            await self.calls(exchange)
+        finally:
+            self.under_way -= 1
 
     @classmethod
     def of(

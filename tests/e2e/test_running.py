@@ -81,6 +81,23 @@ async def test_drain_on_a_full_disk_ends_well_and_loses_nothing(stage: Stage) ->
     assert [one["knowledge"] for one in await second.operations()] == ["executed"]
 
 
+async def test_drain_sends_no_call_whose_body_came_too_late_to_be_waited_for(stage: Stage) -> None:
+    """O3: it saw no run, and would have cut the attempt off long before its time is up."""
+    platform = await stage.platform(Script(Hang()))
+    proxy = await stage.proxy(platform.url, drain_timeout="30s")
+    raw = payment()
+    async with await RawCaller.dial(proxy.address) as caller:
+        await caller.send(raw[:-1])
+        await until(lambda: proxy.app.now.under_way == 1)
+        draining = asyncio.create_task(proxy.app.drain())
+        await until(lambda: all(listener.is_draining for listener in proxy.app.listeners))
+        await caller.send(raw[-1:])
+        told = Told.of(await caller.answer())
+    await draining
+
+    assert (told.status, told.code, platform.hits) == (503, "draining", 0)
+
+
 async def test_call_refused_by_a_drain_says_that_its_operation_is_unknown(stage: Stage) -> None:
     """H8: the ledger was not read for it, and an earlier attempt with its key may have moved money."""
     platform = await stage.platform(ok())
@@ -235,6 +252,25 @@ async def test_reload_takes_effect_for_the_next_call_and_not_for_one_under_way(s
     assert fresh.json["version"] == 2
     assert (await under_way).json["version"] == 1
     assert (old.hits, new.hits) == (1, 1)
+
+
+async def test_reload_leaves_a_call_whose_body_still_comes_its_connections(stage: Stage) -> None:
+    """O4: its generation had no run, was taken for spent, and told it that the platform was out of reach."""
+    platform = await stage.platform(ok(201))
+    proxy = await stage.proxy(platform.url)
+    raw = payment()
+    async with await RawCaller.dial(proxy.address) as caller:
+        await caller.send(raw[:-1])
+        first = proxy.app.now
+        await until(lambda: first.under_way == 1)
+        for _ in range(2):
+            await proxy.app.reload(first.settings)
+        await until(lambda: len(proxy.app.retired) == 1)  # the second one was spent
+        await caller.send(raw[-1:])
+        told = Told.of(await caller.answer())
+
+    assert (told.status, told.knowledge, platform.hits) == (201, "executed", 1)
+    await until(lambda: not proxy.app.retired)
 
 
 async def test_reload_that_needs_a_restart_says_so_and_keeps_the_old_value(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import accumulate
 
 from proxy.core.bodies import Json
 
@@ -33,12 +34,23 @@ _RANGES: tuple[tuple[int, int, frozenset[int]], ...] = (
     (6759, 6763, frozenset({16, 18, 19})),
 )
 
-_LENGTH_MIN, _LENGTH_MAX = 13, 19
+_LENGTH_MIN = 13
+_LENGTHS = {
+    str(start): tuple(
+        {
+            length
+            for low, high, lengths in _RANGES
+            if f"{low:0<2}"[:2] <= str(start) <= f"{high:9<2}"[:2]
+            for length in lengths
+        }
+    )
+    for start in range(20, 100)
+}
+"""How long a number can be that begins with these two digits."""
 _RUN = re.compile(r"[0-9](?:[ \t._/+-]{0,2}+[0-9])*+")
 _BETWEEN = re.compile(r"([ \t._/+-]+)")
 _FOREIGN = re.compile(r"(?![\x00-\x7f])[\d\s\u2010-\u2015\u2212\ufe63\uff0d\u00ad\u200b-\u200d\u2060\ufeff]")
 """Digits, blanks, dashes and marks of no width that are not ASCII's."""
-_ISSUER = re.compile("[2-6]|81")  # what the numbers of all ranges begin with
 _NO_WIDTH = frozenset("\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _DOUBLED = str.maketrans("0123456789", "0246813579")  # the digit sum of twice the digit
 
@@ -110,21 +122,33 @@ def _holds_member(value: Json, card_fields: frozenset[str], is_escaped: bool) ->
 
 
 def _run_holds_card(run: str) -> bool:
-    """Whether some groups of `run` that stand together are a card number."""
+    """Whether some groups of `run` that stand together are a card number.
+
+    An answer of a megabyte may be one run, and the event loop waits meanwhile: nothing here is done twice.
+    """
     parts = _BETWEEN.split(run)
     groups, between = parts[::2], parts[1::2]
-    for start in range(len(groups)):
-        if _ISSUER.match("".join(groups[start : start + 2])) is None:
-            continue
-        digits = ""
-        for end in range(start, len(groups)):
-            digits += groups[end]
-            if len(digits) > _LENGTH_MAX:
-                break
-            is_usual = end - start > 1 or all(mark in (" ", "-") for mark in between[start:end])
-            if len(digits) >= _LENGTH_MIN and is_usual and _is_card_number(digits):
+    digits = "".join(groups)
+    bounds = {at: number for number, at in enumerate(accumulate(map(len, groups), initial=0))}
+    sums = _luhn_sums(digits)
+    for start, first in bounds.items():
+        for length in _LENGTHS.get(digits[start : start + 2], ()):
+            end = start + length
+            last = bounds.get(end)
+            if last is None or (last - first == 2 and between[first] not in (" ", "-")):
+                continue
+            parity = sums[(end - 1) % 2]
+            if (parity[end] - parity[start]) % 10 == 0 and _is_issued(digits[start:end]):
                 return True
     return False
+
+
+def _luhn_sums(digits: str) -> tuple[list[int], list[int]]:
+    """Up to each digit the check sums of numbers that end at an even, and at an odd place."""
+    plain, doubled = list(map(int, digits)), list(map(int, digits.translate(_DOUBLED)))
+    even, odd = plain[:], doubled[:]
+    even[1::2], odd[1::2] = doubled[1::2], plain[1::2]
+    return list(accumulate(even, initial=0)), list(accumulate(odd, initial=0))
 
 
 def _as_ascii(match: re.Match[str]) -> str:
@@ -134,10 +158,7 @@ def _as_ascii(match: re.Match[str]) -> str:
     return "" if char in _NO_WIDTH else " " if char.isspace() else "-"
 
 
-def _is_card_number(digits: str) -> bool:
-    doubled = digits[-2::-2].translate(_DOUBLED)
-    if sum(map(int, digits[-1::-2] + doubled)) % 10 != 0:
-        return False
+def _is_issued(digits: str) -> bool:
     return any(
         low <= int(digits[: len(str(low))]) <= high and len(digits) in lengths
         for low, high, lengths in _RANGES

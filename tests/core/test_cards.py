@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from proxy.core.bodies import Mistake, read_json
@@ -68,6 +70,15 @@ def test_card_number_is_found(text: str) -> None:
 )
 def test_other_digits_are_no_card_number(text: str) -> None:
     assert not holds_card_number(text)
+
+
+@pytest.mark.parametrize("piece", ["4 ", "4./", "4444-", "4"])
+def test_long_run_of_digits_holds_no_other_call_up(piece: str) -> None:
+    """The event loop waits meanwhile: 22 seconds for a megabyte would outlast every lease (P5)."""
+    text = piece * (262_144 // len(piece))
+    began = time.process_time()
+    assert not holds_card_number(text)
+    assert time.process_time() - began < 1.5, "a tenth of that is enough"
 
 
 @pytest.mark.parametrize(

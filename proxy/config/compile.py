@@ -10,7 +10,7 @@ from proxy.config.platform import compile_platform, lag_ms
 from proxy.config.preset import Preset
 from proxy.config.problems import ConfigProblem, Problems, suggestion
 from proxy.config.rules import Address, Url, is_loopback
-from proxy.config.sections import ScopeSource, Upstream
+from proxy.config.sections import CREDENTIAL_HEADERS, HOP_HEADERS, ScopeSource, Upstream
 from proxy.config.settings import (
     BreakerSettings,
     BudgetSettings,
@@ -106,6 +106,7 @@ def _check_addresses(config: Config, problems: Problems) -> None:
 
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+_LOCALHOST = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def _meet(one: Address, other: Address) -> bool:
@@ -117,33 +118,16 @@ def _meet(one: Address, other: Address) -> bool:
     hosts = {(one.host or "").lower(), (other.host or "").lower()}
     same_family = len({":" in host for host in hosts}) == 1
     if "localhost" in hosts:
-        return all(is_loopback(host) or host in _WILDCARDS for host in hosts)
+        return hosts <= _LOCALHOST | _WILDCARDS
     return len(hosts) == 1 or (same_family and not hosts.isdisjoint(_WILDCARDS))
 
 
 def _leads_to(url: Url, address: Address) -> bool:
     """Whether calls to the URL would come to the listener at the address."""
-    if address.path is not None or address.port != url.port:
-        return False
-    host = (address.host or "").lower()
-    here = is_loopback(url.host) or url.host in _WILDCARDS
-    return url.host.lower() == host or (here and (is_loopback(host) or host in _WILDCARDS))
-
-
-_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
-_OF_THE_HOP = frozenset(
-    {
-        "host",
-        "connection",
-        "content-length",
-        "transfer-encoding",
-        "expect",
-        "keep-alive",
-        "te",
-        "trailer",
-        "upgrade",
-    }
-)
+    host = url.host.lower()
+    here = is_loopback(host) or host in _WILDCARDS or host == (address.host or "").lower()
+    named = "localhost" if host.endswith(".localhost") else host
+    return here and _meet(Address(named, url.port, None), address)
 
 
 def _check_scope(config: Config, preset: Preset, problems: Problems) -> None:
@@ -151,9 +135,9 @@ def _check_scope(config: Config, preset: Preset, problems: Problems) -> None:
     for place, source in (("merchant", config.merchant), ("environment", config.environment)):
         name = (source.header or "").lower()
         expected = f"expected a header that names the {place}, found {source.header}"
-        if name in _CREDENTIALS:
+        if name in CREDENTIAL_HEADERS:
             problems.add(f"{place}.header", f"{expected}: a credential, which the ledger must not hold (D4)")
-        elif name in _OF_THE_HOP or name.startswith("safepost-"):
+        elif name in HOP_HEADERS or name.startswith("safepost-"):
             problems.add(f"{place}.header", f"{expected}, which no call carries: each would get 400 (H1)")
         elif name == preset.key.header.lower():
             problems.add(f"{place}.header", f"{expected}: the key, which is another for each submission")

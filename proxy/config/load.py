@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from proxy.config.preset import Preset
 from proxy.config.problems import ConfigError, ConfigProblem, Problems, suggestion
 from proxy.config.settings import Settings
 from proxy.config.text import Substituted, Value, kind_of, parse, read_text, substituted
+from proxy.config.whole import check_whole
 
 Model = TypeVar("Model", bound=BaseModel)
 Location = tuple[int | str, ...]
@@ -99,33 +100,10 @@ def preset_of(text: str, *, file: str) -> Preset:
     problems = Problems(file)
     preset = _validated(Preset, parse(text, file=file), problems)
     if preset is not None:
-        _check_references(preset, problems)
+        check_whole(preset, problems)
     if preset is None or problems.found:
         raise ConfigError(problems.found)
     return preset
-
-
-def _check_references(preset: Preset, problems: Problems) -> None:
-    """What a route names has to be there."""
-    routes = {f"routes.{name}": route for name, route in preset.routes.items()}
-    if preset.own_routes is not None:
-        routes["own_routes"] = preset.own_routes
-    for place, route in routes.items():
-        named: list[tuple[str, str | None, Iterable[str]]] = [
-            ("object", route.object, tuple(preset.objects)),
-            ("lookup", route.lookup, tuple(preset.lookups)),
-            *(("outcomes", table, tuple(preset.outcomes)) for table in route.outcomes),
-        ]
-        for field, name, known in named:
-            if name is not None and name not in known:
-                text = f'expected one of {field} defined in this preset, found "{name}"'
-                problems.add(f"{place}.{field}", text + suggestion(name, known))
-        if place != "own_routes" and route.path is None:
-            problems.add(f"{place}.path", "expected a path template such as /v1/payments/{id}")
-    for prefix, kind in (preset.events.kinds if preset.events else {}).items():
-        if kind not in preset.objects:
-            text = f'expected an object defined in this preset, found "{kind}"'
-            problems.add(f"events.kinds.{prefix}", text + suggestion(kind, preset.objects))
 
 
 def _partly_valid(model: type[Model], value: Value, problems: Problems) -> Model | None:
@@ -167,11 +145,13 @@ class _Mistake:
 def _mistakes(model: type[BaseModel], value: Value, error: ValidationError) -> list[_Mistake]:
     found: dict[str, _Mistake] = {}
     for detail in error.errors(include_url=False):
+        context = detail.get("ctx", {})
         location = _written(value, detail["loc"], is_missing=detail["type"] == "missing")
         path = path_of(location)
-        text = _explained(
-            model, detail["type"], detail.get("ctx", {}), detail["loc"], _at(value, location), path
-        )
+        inner = context.get("at")
+        seen = _at(value, location if inner is None else (*location, inner))
+        text = _explained(model, detail["type"], context, detail["loc"], seen, path)
+        text += "" if inner is None else f" as {inner}"
         found.setdefault(path, _Mistake(location, path, text))
     return list(found.values())
 

@@ -76,7 +76,7 @@ def compile_platform(config: Config, preset: Preset, problems: Problems) -> Plat
             type=preset.events.type,
             id=preset.events.id,
         ),
-        sweeps=preset.sweeps,
+        sweeps=tuple(preset.sweeps),
     )
 
 

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from proxy.config.rules import Choice, DottedPath, Duration, Flag, Kind, Number, Schema, Text, Unfit, Whole
-from proxy.config.sections import HeaderName, Section, setting
+from proxy.config.sections import HeaderName, HeaderNameOrNone, Section, setting
 from proxy.core.model import Outcome
 from proxy.core.rules import ErrorShape, Jitter, Replay, Shape, StatusRule
 
@@ -30,6 +30,9 @@ class NextStep(StrEnum):
     PERSON = "person"
 
 
+_SOURCE_MIN = 3  # characters: a dash or a dot is no source
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sourced(Kind):
     """A number with its source and the date on which that was read."""
@@ -37,14 +40,22 @@ class Sourced(Kind):
     kind: Kind
 
     def expected(self) -> str:
-        return f"{{value: {self.kind.expected()}, source: TEXT, read: YYYY-MM-DD}}"
+        source = f"TEXT of {_SOURCE_MIN} characters or more"
+        return f"{{value: {self.kind.expected()}, source: {source}, read: YYYY-MM-DD}}"
 
     def read(self, value: object) -> object:
-        if not isinstance(value, dict) or set(value) != {"value", "source", "read"}:
+        if not isinstance(value, dict):
             raise Unfit
-        if not _is_source(value["source"]) or not _is_date(value["read"]):
-            raise Unfit
-        return self.kind.read(value["value"])
+        for name in sorted(set(value) ^ {"value", "source", "read"}):
+            raise Unfit(at=name)
+        if not _is_source(value["source"]):
+            raise Unfit(at="source")
+        if not _is_date(value["read"]):
+            raise Unfit(at="read")
+        try:
+            return self.kind.read(value["value"])
+        except Unfit:
+            raise Unfit(at="value") from None
 
     def schema(self) -> Schema:
         return {
@@ -60,7 +71,7 @@ class Sourced(Kind):
 
 
 def _is_source(value: object) -> bool:
-    return isinstance(value, str) and len(value.strip()) >= 3
+    return isinstance(value, str) and len(value.strip()) >= _SOURCE_MIN
 
 
 def _is_date(value: object) -> bool:
@@ -106,7 +117,7 @@ class Statuses(Kind):
         text = str(item) if isinstance(item, int | str) and not isinstance(item, bool) else ""
         if re.fullmatch(r"[1-5]xx", text):
             return set(range(int(text[0]) * 100, int(text[0]) * 100 + 100))
-        span = re.fullmatch(r"([1-9][0-9]{2})(?:-([1-9][0-9]{2}))?", text)
+        span = re.fullmatch(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?", text)
         if span is None or int(span[2] or span[1]) < int(span[1]):
             raise Unfit
         return set(range(int(span[1]), int(span[2] or span[1]) + 1))
@@ -142,6 +153,11 @@ def _names_or_none(value: Any) -> Any:
     return None if value is None else _names(value)
 
 
+def _with(variable: str) -> str:
+    """The pattern of a path that holds this variable once, and no other."""
+    return rf"/[!-z|~]*\{{{variable}\}}[!-z|~]*"
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Line = Annotated[str, Text()]
 LineOrNone = Annotated[str | None, Text(nullable=True)]
@@ -156,6 +172,20 @@ PathTemplate = Annotated[str, Text(what="a path template such as /v1/payments/{i
 PathTemplateOrNone = Annotated[
     str | None, Text(what="a path template such as /v1/payments/{id}", pattern="/[!-~]*", nullable=True)
 ]
+# A lookup that asks the same for each operation would settle one by the answer for another.
+LookupById = Annotated[
+    str | None,
+    Text(what="a path with {id} in it, such as /v1/payments/{id}", pattern=_with("id"), nullable=True),
+]
+LookupByNumber = Annotated[
+    str | None,
+    Text(
+        what="a path with {number} in it, such as /v1/payments?no={number}",
+        pattern=_with("number"),
+        nullable=True,
+    ),
+]
+Target = Annotated[str, Text(what="a path such as /v1/refunds?status=processing", pattern="/[!-z|~]*")]
 
 
 class KeyPreset(Section):
@@ -201,8 +231,8 @@ class ObjectPreset(Section):
 
 
 class LookupPreset(Section):
-    by_id: PathTemplateOrNone = None
-    by_number: PathTemplateOrNone = None
+    by_id: LookupById = None
+    by_number: LookupByNumber = None
     list: PathInto = setting(default="")
     absent_statuses: Annotated[frozenset[int] | None, Sourced(kind=Statuses(), nullable=True)] = None
     timeout: SourcedDuration
@@ -278,7 +308,7 @@ class Preset(Section):
     card_fields: Names = setting(default_factory=list)
     signed: FlagValue = False
     signature_window: SourcedDurationOrNone = None
-    should_retry_header: LineOrNone = None
+    should_retry_header: HeaderNameOrNone = None
     second_key_executes: FlagValue
     retention: SourcedDuration
     lookup_lag: SourcedDuration
@@ -291,5 +321,5 @@ class Preset(Section):
     routes: dict[str, RoutePreset] = setting(default_factory=dict)
     own_routes: RoutePreset | None = None
     events: EventsPreset | None = None
-    sweeps: Names = setting(default_factory=list)
+    sweeps: list[Target] = setting(default_factory=list)
     next_steps: list[Annotated[NextStep, Choice(of=NextStep)]] = setting(default_factory=list)

@@ -23,11 +23,15 @@ Schema = dict[str, Any]
 
 
 class Unfit(Exception):
-    """The value is not what the kind allows. `expected` overrides the kind's own words."""
+    """The value is not what the kind allows.
 
-    def __init__(self, expected: str | None = None) -> None:
+    `expected` overrides the kind's own words; `at`: which member of the value is at fault.
+    """
+
+    def __init__(self, expected: str | None = None, *, at: str | None = None) -> None:
         super().__init__(expected)
         self.expected = expected
+        self.at = at
 
 
 class Secret:
@@ -84,8 +88,8 @@ class Kind:
         try:
             return self.read(value)
         except Unfit as unfit:
-            expected = unfit.expected or self.expected()
-            raise PydanticCustomError("expected", "{expected}", {"expected": expected}) from None
+            context = {"expected": unfit.expected or self.expected(), "at": unfit.at}
+            raise PydanticCustomError("expected", "{expected}", context) from None
 
 
 @dataclass(frozen=True, kw_only=True)

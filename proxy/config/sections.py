@@ -47,7 +47,22 @@ FileName = Annotated[str | None, Text(what="a file's path", nullable=True)]
 FlagValue = Annotated[bool, Flag()]
 DurationValue = Annotated[int, Duration()]
 DurationOrNone = Annotated[int | None, Duration(nullable=True)]
+CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+HOP_HEADERS = frozenset(
+    {
+        "host",
+        "connection",
+        "content-length",
+        "transfer-encoding",
+        "expect",
+        "keep-alive",
+        "te",
+        "trailer",
+        "upgrade",
+    }
+)
 HeaderName = Annotated[str, Text(what="a header's name", pattern=HEADER_NAME)]
+HeaderNameOrNone = Annotated[str | None, Text(what="a header's name", pattern=HEADER_NAME, nullable=True)]
 SecretOrNone = Annotated[
     Secret | None,
     Text(what="visible text of 1 to 4000 characters", pattern=r"[!-~]{1,4000}", secret=True, nullable=True),

@@ -123,6 +123,97 @@ def test_mistake_in_a_preset_names_its_place(old: str, new: str, path: str, word
     assert words in found[0]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "by_id: /v1/payments/{id}",
+            "by_id: /v1/payments",
+            "lookups.payment.by_id: expected a path with {id}",
+        ),
+        ("order_no={number}", "order_no={order}", "lookups.payment.by_number: expected a path with {number}"),
+        (
+            "order_no={number}",
+            "order_no={number}{id}",
+            "lookups.payment.by_number: expected a path with {number}",
+        ),
+        (
+            "    by_id: /v1/refunds/{id}\n    by_number: /v1/refunds?merchant_refund_no={number}\n",
+            "",
+            "lookups.refund: expected by_id or by_number, found neither",
+        ),
+        ('["/v1/refunds?', '["v1/refunds?', "sweeps[0]: expected a path such as"),
+        (
+            "header: Idempotency-Key",
+            "header: Authorization",
+            "key.header: expected a header that holds nothing but",
+        ),
+        (
+            "header: Idempotency-Key",
+            "header: Content-Length",
+            "key.header: expected a header that holds nothing but",
+        ),
+        (
+            "signed: false",
+            "should_retry_header: Should Retry",
+            "should_retry_header: expected a header's name",
+        ),
+        (
+            "means: failed",
+            "means: faild",
+            'outcomes.rest.rows[3].means: expected a final status of payment, found "faild"',
+        ),
+        (
+            "means: failed",
+            "means: processing",
+            "outcomes.rest.rows[3].means: expected a final status of payment",
+        ),
+        ("{status: 425,", "{status: 625,", "outcomes.rest.rows[9].status: expected HTTP statuses"),
+        (
+            "      - {status: 425,",
+            "      - {status: 429, code: slow_down, outcome: in_doubt}\n      - {status: 425,",
+            "outcomes.rest.rows[9]: expected answers that no earlier row takes, found rows[7]",
+        ),
+        (
+            "    status: status\n    number: merchant_order_no\n",
+            "",
+            "objects.payment.status: expected a dotted path",
+        ),
+        (
+            "    id: id\n    any_is_executed: true\n",
+            "    id: id\n    status: status\n",
+            "objects.checkout_session.statuses: expected one that is final or failure",
+        ),
+    ],
+)
+def test_preset_that_makes_no_sense_as_a_whole_is_refused(old: str, new: str, expected: str) -> None:
+    """C2, F4. A lookup without its variable would settle each payment by the same answer (U8)."""
+    text = presets.text("payhub")
+    assert old in text
+    found = problems(text.replace(old, new, 1))
+    assert len(found) == 1, found
+    assert found[0].startswith(f"p.yaml: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("value: 7d, ", "value: 7, ", "found 7 as value"),
+        ('source: "platform contract v1.0.0, Retention"', "source: '-'", "found '-' as source"),
+        ('Retention", read: 2026-11-29', 'Retention", read: soon', "found 'soon' as read"),
+        ('Retention", read: 2026-11-29', 'Retention"', "found nothing as read"),
+        ('Retention", read: 2026-11-29', 'Retention", read: 2026-11-29, reed: 1', "found 1 as reed"),
+    ],
+)
+def test_number_of_a_preset_tells_which_of_its_members_is_wrong(old: str, new: str, found: str) -> None:
+    """C2: each mistake with its place, what is allowed and what was found."""
+    text = presets.text("payhub")
+    assert old in text
+    (problem,) = problems(text.replace(old, new, 1))
+    assert problem.startswith("p.yaml: retention: expected {value: a duration from 1ms to 365d")
+    assert problem.endswith(found)
+
+
 GENERIC = """
 upstream: {url: https://api.example}
 platform: generic

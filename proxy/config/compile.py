@@ -115,7 +115,7 @@ def _meet(one: Address, other: Address) -> bool:
         return one.path == other.path
     if one.port != other.port or one.port == 0:
         return False
-    hosts = {(one.host or "").lower(), (other.host or "").lower()}
+    hosts = {_host(one), _host(other)}
     same_family = len({":" in host for host in hosts}) == 1
     if "localhost" in hosts:
         return hosts <= _LOCALHOST | _WILDCARDS
@@ -124,10 +124,14 @@ def _meet(one: Address, other: Address) -> bool:
 
 def _leads_to(url: Url, address: Address) -> bool:
     """Whether calls to the URL would come to the listener at the address."""
-    host = url.host.lower()
-    here = is_loopback(host) or host in _WILDCARDS or host == (address.host or "").lower()
-    named = "localhost" if host.endswith(".localhost") else host
-    return here and _meet(Address(named, url.port, None), address)
+    there = Address(url.host, url.port, None)
+    is_here = is_loopback(url.host) or url.host in _WILDCARDS or _host(there) == _host(address)
+    return is_here and _meet(there, address)
+
+
+def _host(address: Address) -> str:
+    host = (address.host or "").lower()
+    return "localhost" if host.endswith(".localhost") else host
 
 
 def _check_scope(config: Config, preset: Preset, problems: Problems) -> None:

@@ -188,6 +188,7 @@ def test_upstream_url_in_another_form_is_refused(url: str, words: str) -> None:
         ("http://127.0.0.1:8081", "admin: 127.0.0.1:8081"),
         ("http://127.0.0.1:8082", "events: {listen: 127.0.0.1:8082}"),
         ("https://localhost", "listen: 127.0.0.1:443"),
+        ("http://api.localhost:8080", "listen: 127.0.0.1:8080"),
     ],
 )
 def test_upstream_that_is_safepost_itself_is_refused(url: str, ours: str) -> None:
@@ -195,6 +196,22 @@ def test_upstream_that_is_safepost_itself_is_refused(url: str, ours: str) -> Non
     found = problems(f"platform: payhub\nupstream: {{url: '{url}'}}\n{ours}\n")
     assert len(found) == 1, found
     assert found[0].startswith("c.yaml: upstream.url: expected the platform's address, found our own ")
+
+
+@pytest.mark.parametrize(
+    ("url", "ours"),
+    [
+        ("http://127.0.0.2:8080", "listen: 127.0.0.1:8080"),
+        ("http://[::1]:8080", "listen: 127.0.0.1:8080"),
+        ("http://127.0.0.1:8080", "listen: '[::]:8080'"),
+        ("http://127.0.0.2:8080", "listen: localhost:8080"),
+        ("http://10.0.0.1:8080", "listen: 0.0.0.0:8080"),
+    ],
+)
+def test_upstream_beside_safepost_on_its_port_is_not_refused(url: str, ours: str) -> None:
+    """Another address is another server."""
+    settings = settings_of(f"platform: payhub\nupstream: {{url: '{url}'}}\n{ours}\n", file="c.yaml")
+    assert str(settings.upstream.url) == url
 
 
 @pytest.mark.parametrize(

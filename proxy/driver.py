@@ -186,6 +186,9 @@ class Driver:
         before_ms = self.clock.monotonic_ms()
         try:
             await self.owed.take_back(run.claim)
+        except StoreUnavailable as error:
+            return StoreFailed(str(error), lease_held=False)
+        try:
             event = await self.store.transact(verb)
         except StoreUnavailable as error:
             if error.may_have_happened:

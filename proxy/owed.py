@@ -42,17 +42,18 @@ class OwedWrites:
 
     def withdraw(self, verb: WithdrawClaim) -> None:
         """A claim that was perhaps made and surely not used: taken back before its key is used again."""
-        self._unused[_identity(verb.claim)] = verb
+        self._unused[*_identity(verb.claim), verb.owner] = verb
 
     async def take_back(self, claim: Claim) -> None:
         """Write first what is owed about this key or its subject: claims unused, sends unrecorded (D3).
 
         Raises: StoreUnavailable; what was not written stays owed.
         """
-        unused = self._unused.get(_identity(claim)) if self._unused else None
-        if unused is not None:
-            await self._store.transact(unused)
-            self._unused.pop(_identity(claim), None)
+        identity = _identity(claim) if self._unused else ()
+        for name, unused in tuple(self._unused.items()):  # of calls at once, any may have got the claim
+            if name[:-1] == identity:
+                await self._store.transact(unused)
+                self._unused.pop(name, None)
         for number, verb in tuple(self._verbs.items()):
             if number in self._verbs and isinstance(verb, AdmitUnrecorded) and _meets(verb.claim, claim):
                 await self._store.transact(verb)

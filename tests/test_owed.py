@@ -33,6 +33,20 @@ async def test_a_claim_whose_reply_was_lost_is_taken_back_before_its_key_is_used
     assert len(owed) == 0
 
 
+async def test_of_calls_at_once_whose_replies_were_lost_each_claim_is_taken_back() -> None:
+    """D3: which of them got it nobody knows; one left would end as a doubt about what was never sent."""
+    store = MemoryStore(HandClock())
+    owed = OwedWrites(store)
+    await store.transact(reserve("K", "first"))
+    for owner in ("first", "second"):
+        owed.withdraw(WithdrawClaim(claim("K"), Owner(owner)))
+
+    await owed.take_back(claim("K"))
+
+    assert isinstance(await store.transact(reserve("K", "c")), Reserved)
+    assert len(owed) == 0
+
+
 async def test_what_was_sent_unrecorded_holds_its_order_before_another_key_is_claimed() -> None:
     store = MemoryStore(HandClock())
     owed = OwedWrites(store)

@@ -246,7 +246,7 @@ class Calls:
                 exchange.body_chunks() if has_body else None,
                 body_length=exchange.body_length if exchange.has_body_framing else None,
                 sink=passage,
-                timeout_ms=reads.attempt_timeout_ms,
+                timeout_ms=reads.attempt_timeout_ms if is_read else self._patience_ms,
             )
             result = ended.result
             if result is None:
@@ -262,6 +262,12 @@ class Calls:
         reply = Reply(Response(passage.status, (), b""), Marks())
         away_us = self.clock.monotonic_us() - started_us
         self._ended(exchange, reply, request_id, started_us, away_us, "other")
+
+    @property
+    def _patience_ms(self) -> int:
+        """For what is streamed and no read: cut, it is in doubt, so never sooner than a guarded call would be."""
+        deadlines = [route.retry.deadline_ms for route in self.platform.routes]
+        return max(deadlines, default=self.platform.reads.attempt_timeout_ms)
 
     def _stream_failed(
         self, head: RequestHead, result: object, request_id: bytes, *, is_read: bool

@@ -107,10 +107,12 @@ class Overheard:
         self._headers: Headers = ()
         self._answer = bytearray()
         self._is_whole = False
+        self._is_awaited = False
 
     def result(self) -> WireResult:
-        """How the platform answered, as far as it was heard."""
-        if self._status is not None and self._is_whole and len(self._answer) <= ANSWER_BYTES_MAX:
+        """How the platform answered, as far as it was heard: for a caller that had given up, not at all (C9)."""
+        is_heard = self._is_whole and self._is_awaited and len(self._answer) <= ANSWER_BYTES_MAX
+        if self._status is not None and is_heard:
             return Answered(Response(self._status, self._headers, bytes(self._answer)))
         return MaybeSent(MaybeSentReason.TRUNCATED, Phase.READING, status=self._status)
 
@@ -150,6 +152,7 @@ class Overheard:
     ) -> None:
         self._status, self._headers = status, headers
         await self._exchange.begin(status, reason, headers, body_length=body_length, bodyless=bodyless)
+        self._is_awaited = self._exchange.is_open
 
     async def write(self, chunk: bytes) -> None:
         if len(self._answer) <= ANSWER_BYTES_MAX:
@@ -157,8 +160,8 @@ class Overheard:
         await self._exchange.write(chunk)
 
     async def end(self, trailers: Headers = ()) -> bool:
-        self._is_whole = True
-        return await self._exchange.end(trailers)
+        self._is_whole = await self._exchange.end(trailers)
+        return self._is_whole
 
     def abort(self) -> None:
         self._exchange.abort()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+import pytest
 from aiohttp import ClientSession
 
-from tests.e2e.callers import payment, request
+from proxy import presets
+from tests.e2e.callers import payment, post, request
 from tests.e2e.platforms import ok, page, refuses
-from tests.e2e.stage import Proxy, Stage
+from tests.e2e.stage import Proxy, Stage, until
+from tests.wire.peers import Hold, RawCaller, Script
 
 
 async def _findings(proxy: Proxy) -> dict[str, float]:
@@ -86,3 +92,46 @@ async def test_a_body_over_the_limit_passes_and_is_not_judged(stage: Stage) -> N
 
     assert told.status == 201
     assert await _findings(proxy) == {}
+
+
+async def test_a_new_key_of_a_caller_that_gave_up_is_told_although_the_answer_came(stage: Stage) -> None:
+    """C9: whoever has closed its connection read no answer, and for it the result is open."""
+    go = asyncio.Event()
+    platform = await stage.platform(ok())
+    platform.plan(Script(Hold(go), *ok().steps))
+    proxy = await stage.proxy(platform.url, mode="observe")
+    async with await RawCaller.dial(proxy.address) as caller:
+        await caller.send(payment("K1"))
+        await platform.got(1)
+        caller.reset()
+    go.set()
+    await until(lambda: not proxy.app.now.under_way)
+
+    await proxy.call(payment("K2"))
+
+    assert await _findings(proxy) == {"new_key_after_doubt": 1}
+
+
+@pytest.mark.parametrize(
+    ("mode", "call"),
+    [("observe", payment("K")), ("guard", post("/v1/reports", {}))],
+    ids=["observed", "unguarded"],
+)
+async def test_what_is_no_read_is_given_more_time_than_a_read(
+    stage: Stage, tmp_path: Path, mode: str, call: bytes
+) -> None:
+    """C9, R4: the read policy's limit is for reads; a write cut by it would be in doubt through Safepost alone."""
+    limit = "attempt_timeout: {value: 10s"
+    assert limit in presets.text("payhub")
+    own = tmp_path / "own.yaml"
+    own.write_text(presets.text("payhub").replace(limit, "attempt_timeout: {value: 100ms"), encoding="utf-8")
+    go = asyncio.Event()
+    platform = await stage.platform(ok())
+    platform.plan(Script(Hold(go), *ok().steps))
+    proxy = await stage.proxy(platform.url, mode=mode, platform=str(own))
+
+    told = asyncio.create_task(proxy.call(call))
+    await platform.got(1)
+    asyncio.get_running_loop().call_later(0.5, go.set)
+
+    assert (await told).status == 201

@@ -246,7 +246,8 @@ class App:
             for driver in drivers:
                 driver.give_up()
         for listener in self.listeners:
-            await listener.close(grace_ms=ANSWER_GRACE_MS)
+            left_ms = ends_ms - self.clock.monotonic_ms()  # for calls on no guarded route, which have no run
+            await listener.close(grace_ms=max(ANSWER_GRACE_MS, left_ms))
         while not await self.owed.pay():
             if self.clock.monotonic_ms() >= ends_ms:
                 break  # what is left becomes unknown when its lease ends, or was never recorded (D3)

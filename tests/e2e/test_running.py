@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.callers import Told, lookup, payment
+from proxy.app import ANSWER_GRACE_MS, DRAIN_GRACE_MS
+from tests.e2e.callers import Told, lookup, payment, post
 from tests.e2e.platforms import ok, page, refuses
 from tests.e2e.processes import Process
 from tests.e2e.stage import LOOKUPS, Stage, until
@@ -96,6 +97,21 @@ async def test_drain_sends_no_call_whose_body_came_too_late_to_be_waited_for(sta
     await draining
 
     assert (told.status, told.code, platform.hits) == (503, "draining", 0)
+
+
+async def test_drain_gives_a_call_on_no_guarded_route_its_time(stage: Stage) -> None:
+    """O3: cut after two seconds, a capture was in doubt, and nobody would have looked it up."""
+    go = asyncio.Event()
+    platform = await stage.platform(Script(Hold(go), *ok(201).steps))
+    proxy = await stage.proxy(platform.url, drain_timeout="30s", retry=LONG)
+    calling = asyncio.create_task(proxy.call(post("/v1/payments/pay_t1/capture", {"amount": 1})))
+    await platform.got(1)
+    draining = asyncio.create_task(proxy.app.drain())
+    loop = asyncio.get_running_loop()
+    loop.call_later((DRAIN_GRACE_MS + ANSWER_GRACE_MS) / 1000 + 0.5, go.set)
+
+    assert (await calling).status == 201
+    await draining
 
 
 async def test_call_refused_by_a_drain_says_that_its_operation_is_unknown(stage: Stage) -> None:

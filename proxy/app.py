@@ -186,7 +186,8 @@ class App:
             await generation.upstream.close()
 
     async def _refresh_holdings(self) -> None:
-        self.observer.holdings = await self.store.holdings()
+        held = await self.store.holdings()
+        self.observer.holds(held, store_ahead_ms=self.store.now().wall_ms - self.clock.wall_ms())
 
     async def _purge(self) -> None:
         routes = self.now.settings.platform.routes

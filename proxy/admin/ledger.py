@@ -46,14 +46,14 @@ class Ledger:
             if query.cursor is None:
                 raise
             raise params.wrong("cursor", "one that an earlier page gave", query.cursor) from None
-        now_ms = self._house.clock.wall_ms()
+        now_ms = self._house.store.now().wall_ms
         rows = [summary_json(one, now_ms=now_ms) for one in page.operations]
         return answered({"operations": rows, "cursor": page.cursor})
 
     async def holdings(self, request: web.Request) -> web.Response:
         params.only(request.query.keys(), ())
         held = await self._house.store.holdings()
-        view = holdings_json(held, now_ms=self._house.clock.wall_ms())
+        view = holdings_json(held, now_ms=self._house.store.now().wall_ms)
         resolver = self._house.now.resolver
         view["lookups"] = {"due": resolver.backlog, "ends_in_ms": resolver.backlog_ends_in_ms}
         return answered(view)
@@ -132,7 +132,7 @@ class Ledger:
 
     async def _view(self, operation: Operation) -> View:
         settings = self._house.now.settings
-        view = operation_json(operation, now_ms=self._house.clock.wall_ms(), platform=settings.platform)
+        view = operation_json(operation, now_ms=self._house.store.now().wall_ms, platform=settings.platform)
         view["made_by"] = {
             "safepost": self._house.observer.version,
             "config": settings.version,
@@ -175,7 +175,7 @@ class Ledger:
         if refused.next_ms is None:
             text = "there is no way to ask: the route has no lookup, or its merchant has no credential here"
             return Refused(409, "no_lookup", text, operation=self._short(operation))
-        wait_ms = max(0, refused.next_ms - self._house.clock.wall_ms())
+        wait_ms = max(0, refused.next_ms - self._house.store.now().wall_ms)
         text = (
             "it was looked up just now, or is at this moment; the platform asks for a pause between lookups"
         )
@@ -184,7 +184,7 @@ class Ledger:
         )
 
     def _short(self, operation: Operation) -> View:
-        return summary_json(operation, now_ms=self._house.clock.wall_ms())
+        return summary_json(operation, now_ms=self._house.store.now().wall_ms)
 
 
 def _is_resolvable(operation: Operation) -> bool:

@@ -54,7 +54,7 @@ class Resolves(Protocol):
 class Gauges:
     """Who is asked. `holdings` is what the store last said; the application asks it every few seconds.
 
-    None: it has said nothing yet.
+    None: it has said nothing yet. `store_ahead_ms`: of this host's clock, as ages are told by the store's (D2).
     """
 
     platform: Platform
@@ -62,6 +62,7 @@ class Gauges:
     drivers: list[Drives] = field(default_factory=list)
     resolver: Resolves | None = None
     holdings: tuple[Holdings, ...] | None = None
+    store_ahead_ms: int = 0
     report: StoreReport | None = None
     is_store_up: bool = True
 
@@ -111,6 +112,7 @@ class Gauges:
         found: Values = {("unknown_operations", (name,)): count for name, count in unknown.items()}
         found |= {("pending_operations", (name,)): count for name, count in pending.items()}
         found |= {("unknown_amount", (currency,)): amount for currency, amount in amounts.items()}
-        age_ms = 0 if oldest_ms is None else max(0, self.clock.wall_ms() - oldest_ms)
+        now_ms = self.clock.wall_ms() + self.store_ahead_ms
+        age_ms = 0 if oldest_ms is None else max(0, now_ms - oldest_ms)
         found["oldest_unknown_seconds", ()] = age_ms / 1000
         return found

@@ -306,7 +306,11 @@ class Observer:
 
     @holdings.setter
     def holdings(self, held: tuple[Holdings, ...]) -> None:
-        self._gauges.holdings = held
+        self.holds(held, store_ahead_ms=0)
+
+    def holds(self, held: tuple[Holdings, ...], *, store_ahead_ms: int) -> None:
+        """What the store holds, by its own clock: several hosts share it, and this one's may be wrong (D2)."""
+        self._gauges.holdings, self._gauges.store_ahead_ms = held, store_ahead_ms
         self._share_gauges()
 
     def _share_gauges(self) -> None:

@@ -251,7 +251,7 @@ class Monkey:
 
     async def _fail_over(self) -> None:
         fleet = self._world.fleet
-        if fleet is not None:
+        if fleet is not None and not self._store.locked():  # those that queue up would go on into the calm
             async with self._store:
                 with self._world.trouble("failed over"):
                     is_elected = await asyncio.to_thread(fleet.fail_over)

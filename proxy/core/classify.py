@@ -66,7 +66,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class _Reading(Struct, frozen=True):
-    """An answer's body, read. `is_final` is None where it is not the platform's object."""
+    """An answer's body, read. `is_final` is None where it is not the platform's object. `code`: for the rows."""
 
     body: bytes | None
     value: Json
@@ -129,7 +129,7 @@ class Classifier:
             retry=self._retries(response, outcome, rule),
             detail=f"http_{response.status}",
             passes=outcome is Outcome.IN_DOUBT and _passes(response.status, rule, after_doubt=after_doubt),
-            code=_fit_code(reading.code, secret),
+            code=_fit_code(_text(reading.value, self._platform.error_code), secret),
             seen=self._seen(reading, received_wall_ms, withheld) if outcome in DEFINITE else None,
             retry_after_ms=asked_ms,
             related_id=_text(reading.value, self._platform.error_related_id),
@@ -156,7 +156,7 @@ class Classifier:
         if body:
             read = read_json(body)
             value = None if isinstance(read, Mistake) else read
-        code = _text(value, self._platform.error_code)
+        code = _code(value, self._platform.error_code)
         return _Reading(body, value, code, _finality(value, self._route.object))
 
     def _rule(self, response: Response, reading: _Reading, *, after_doubt: bool) -> OutcomeRule | None:
@@ -241,6 +241,12 @@ def _is_failure(value: Json, rule: ObjectRule) -> bool:
 def _text(value: Json, path: Path) -> str | None:
     found = at(value, path) if path else None
     return found if isinstance(found, str) else None
+
+
+def _code(value: Json, path: Path) -> str | None:
+    """A platform's code is a word or a number; a row names either as text."""
+    found = at(value, path) if path else None
+    return found.literal if isinstance(found, Number) else _text(value, path)
 
 
 def _integer(value: Json, path: Path) -> int | None:

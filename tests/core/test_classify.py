@@ -237,6 +237,20 @@ def test_code_that_is_no_code_is_not_passed_on(code: object) -> None:
     assert answer(500, json.dumps({"error": {"code": code}}).encode()).code is None
 
 
+@pytest.mark.parametrize("code", ["704", 704])
+def test_row_s_code_fits_whether_the_platform_writes_a_word_or_a_number(code: object) -> None:
+    """R3: a number that no row took fell through to a refusal, which says that no money moved."""
+    rows = (
+        OutcomeRule(outcome=IN_DOUBT, statuses=frozenset({409}), codes=frozenset({"704"}), retry=True),
+        OutcomeRule(outcome=REFUSED, statuses=frozenset({409})),
+    )
+    body = json.dumps({"error": {"code": code}}).encode()
+
+    verdict = answer(409, body, route=ruled(*rows))
+
+    assert (verdict.outcome, verdict.retry) == (IN_DOUBT, True)
+
+
 OBJECT = payment("succeeded")
 BARE_DEFLATE = zlib.compressobj(wbits=-15)
 DEFLATED_BARE = BARE_DEFLATE.compress(OBJECT) + BARE_DEFLATE.flush()

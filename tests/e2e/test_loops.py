@@ -148,5 +148,5 @@ async def test_holdings_are_counted_after_their_loop_met_a_bug(stage: Stage) -> 
 
     await proxy.call(payment())
 
-    await until(lambda: any(held.count for held in proxy.app.observer.holdings), within_s=8)
+    await until(lambda: any(held.count for held in proxy.app.observer.holdings or ()), within_s=8)
     assert stumbling.has_stumbled

@@ -109,8 +109,9 @@ def _left_nothing(arrival: Arrival | None) -> bool:
 
 
 def _lost_its_words(logs: Logs, call: Call, arrival: Arrival) -> bool:
-    """What a process sent may also arrive when it is gone."""
-    return not call.status and any(
+    """What a process sent may also arrive when it is gone. An answer without a record names no operation."""
+    is_unrecorded = not call.status or (call.operation is None and not call.attempts)
+    return is_unrecorded and any(
         end.sidecar == call.sidecar and call.began_ms <= end.at_ms <= arrival.at_ms + LAST_WORDS_MS
         for end in logs.ends
     )

@@ -107,6 +107,14 @@ DOCTORED = {
         replace(FORWARDED, ends=[End("s2", 1_900)]),
         "recorded before sent",
     ),
+    "answered without a record by a process that was killed long after": (
+        replace(FORWARDED, forwards=[], ends=[End("s1", 2_100)]),
+        "recorded before sent",
+    ),
+    "answered with a record that is gone, by a process that was killed": (
+        replace(FORWARDED, forwards=[], ends=[End("s1", 1_850)], calls=[call(n=7, sidecar="s1")]),
+        "recorded before sent",
+    ),
     "forwarded, and never corrected": (
         replace(FORWARDED, ends=[], store=[RECORDED_REFUSED]),
         "each effect becomes known",
@@ -319,6 +327,9 @@ FAIR = {
         calls=[refused(7, status=0, knowledge=None, operation=None, told_key=None, sidecar="s1")],
         forwards=[],
         ends=[End("s1", 1_450)],
+    ),
+    "forwarded and answered by a process that was killed over its log line": replace(
+        FORWARDED, forwards=[], ends=[End("s1", 1_850)]
     ),
     "a second key forwarded, where nobody can read the ledger": replace(
         FORWARDED, witnesses=[Witness("K1", KEY, "unknown", "unknown", call=7)]

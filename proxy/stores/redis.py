@@ -29,6 +29,7 @@ Result = TypeVar("Result")
 
 REFILL_SLICE = 200
 OPEN_S = 8.0  # a start may wait longer than a verb may
+REFILL_PAUSE_S = 0.25
 LANES = 2  # groups on their way at once: more would be smaller, and the client library costs by the group
 
 
@@ -91,10 +92,10 @@ class RedisStore:
             self._journal = Journal(self._journal_path, failed=self._journal_failed)
             try:
                 await self._journal.open()
+                await self._refill_at_start()
             except StoreUnavailable:
                 await self.close()
                 raise
-            await self._refill()
         self._guardian.watch()
         version = f"{settings.name} {settings.version or 'of unknown version'}"
         return StoreReport("redis", f"{where} ({version}): guards every host that uses it", self._warnings)
@@ -189,11 +190,30 @@ class RedisStore:
         self._engine.forget()
         self._finder.forget()
 
-    async def _refill(self) -> None:
-        """Put back what the store has lost of the journal's operations; forget those that are settled (D6)."""
+    async def _refill_at_start(self) -> None:
+        """No call is taken before: a payment in doubt would not hold back another key for its order (U1).
+
+        Raises: StoreUnavailable.
+        """
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + OPEN_S
+        while not await self._refill():
+            if loop.time() > ends_at:
+                raise StoreUnavailable(
+                    f"{self._link.where}: opening the ledger: what {self._journal_path} holds could not be put "
+                    f"back within {OPEN_S:g} s, and no call is taken before. No call was sent without a record. "
+                    "Start again once the server answers in time."
+                )
+            await asyncio.sleep(REFILL_PAUSE_S)
+
+    async def _refill(self) -> bool:
+        """Put back what the store has lost of the journal's operations; forget those that are settled (D6).
+
+        Returns: whether all of it is there now.
+        """
         if self._journal is None or self._batcher is None:
-            return
-        lost = 0
+            return True
+        lost, is_whole = 0, True
         held = self._journal.operations()
         try:
             for start in range(0, len(held), REFILL_SLICE):
@@ -205,10 +225,12 @@ class RedisStore:
                     else:
                         lost += await self.transact(PutBack(operation))
         except StoreUnavailable as error:
+            is_whole = False
             self._notify(Notice(NoticeKind.AWAY, f"{error}; what the journal holds is put back later"))
         if lost:
             text = f"{self._link.where}: {lost} unresolved operations that it had lost were put back"
             self._notify(Notice(NoticeKind.PUT_BACK, text))
+        return is_whole
 
     def _journal_failed(self, trouble: str | None) -> None:
         if trouble is not None:

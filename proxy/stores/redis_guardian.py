@@ -27,7 +27,8 @@ class Guardian:
     """Looks at the store now and then.
 
     Args: forget: drops what this process remembers of the store's rows.
-        refill: puts back what the store may have lost; called after a loss and after each time away.
+        refill: puts back what the store may have lost, and says whether it is all there; called after a loss,
+            after each time away, and again until it is.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Guardian:
         time: ServerTime,
         *,
         forget: Callable[[], None],
-        refill: Callable[[], Awaitable[None]],
+        refill: Callable[[], Awaitable[bool]],
         notify: Notify,
     ) -> None:
         self._link = link
@@ -46,6 +47,7 @@ class Guardian:
         self._notify = notify
         self._secret: bytes | None = None
         self._is_away = False
+        self._is_refilled = True
         self._task: asyncio.Task[None] | None = None
         self.marker = b""
         self.lost_data = False
@@ -99,9 +101,10 @@ class Guardian:
                     self._tell(NoticeKind.AWAY, f"{trouble}; calls that have to be guarded are answered 503")
                 continue
             if self._is_away:
-                self._is_away = False
+                self._is_away = self._is_refilled = False
                 self._tell(NoticeKind.BACK, "the store answers again")
-                await self._refill()
+            if not self._is_refilled:
+                self._is_refilled = await self._refill()
 
     async def _lost(self, found: bytes | None) -> None:
         """A new marker, never the old one again: every sidecar has to notice the loss by itself."""
@@ -117,7 +120,7 @@ class Guardian:
             "store.journal puts back those that this sidecar saw. Compare recent payments with the platform, and "
             "look at the server's persistence and failover",
         )
-        await self._refill()
+        self._is_refilled = await self._refill()
 
     async def _kept(self, key: str, value: bytes) -> bytes:
         """What is kept under the key: this value where there was none."""

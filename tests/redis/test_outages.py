@@ -165,9 +165,11 @@ async def test_d6_journal_of_a_living_sidecar_puts_doubt_back_after_an_empty_res
 async def test_d6_journal_of_a_killed_sidecar_is_put_back_by_its_successor(
     stage: Stage, forgetful: Server
 ) -> None:
-    platform, given = await _doubtful(stage, forgetful, journal=str(stage.folder / "journal"))
+    journal = stage.folder / "journal"
+    platform, given = await _doubtful(stage, forgetful, journal=str(journal))
     first = await stage.process(platform.url, **given)
     assert (await first.call(payment("K1"))).code == "result_unknown"
+    await until(lambda: journal.stat().st_size > 0)  # a thread of its own writes it
     await first.kill()
     await asyncio.to_thread(_empty, forgetful)
     second = await stage.process(platform.url, **given)

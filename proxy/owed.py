@@ -10,6 +10,7 @@ import itertools
 
 from proxy.core.admit import AdmitUnrecorded
 from proxy.core.messages import Claim, SeqKey
+from proxy.core.model import Owner
 from proxy.core.reserve import WithdrawClaim
 from proxy.core.tables import Verb
 from proxy.ports import Store, StoreUnavailable
@@ -24,11 +25,12 @@ class OwedWrites:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._verbs: dict[int, Verb[object]] = {}
-        self._unused: dict[tuple[str, ...], WithdrawClaim] = {}
+        self._unused: dict[tuple[str, ...], dict[Owner, WithdrawClaim]] = {}  # by what their calls asked for
+        self._unused_count = 0
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
-        return len(self._verbs) + len(self._unused)
+        return len(self._verbs) + self._unused_count
 
     @property
     def is_full(self) -> bool:
@@ -42,18 +44,17 @@ class OwedWrites:
 
     def withdraw(self, verb: WithdrawClaim) -> None:
         """A claim that was perhaps made and surely not used: taken back before its key is used again."""
-        self._unused[*_identity(verb.claim), verb.owner] = verb
+        unused = self._unused.setdefault(_identity(verb.claim), {})
+        self._unused_count += verb.owner not in unused
+        unused[verb.owner] = verb
 
     async def take_back(self, claim: Claim) -> None:
         """Write first what is owed about this key or its subject: claims unused, sends unrecorded (D3).
 
         Raises: StoreUnavailable; what was not written stays owed.
         """
-        identity = _identity(claim) if self._unused else ()
-        for name, unused in tuple(self._unused.items()):  # of calls at once, any may have got the claim
-            if name[:-1] == identity:
-                await self._store.transact(unused)
-                self._unused.pop(name, None)
+        if self._unused:
+            await self._withdraw_all(_identity(claim))
         for number, verb in tuple(self._verbs.items()):
             if number in self._verbs and isinstance(verb, AdmitUnrecorded) and _meets(verb.claim, claim):
                 await self._store.transact(verb)
@@ -62,14 +63,23 @@ class OwedWrites:
     async def pay(self) -> bool:
         """Write what is owed, oldest first. True when nothing is owed any more."""
         try:
-            for unused in tuple(self._unused.values()):
-                await self.take_back(unused.claim)
+            for identity in tuple(self._unused):
+                await self._withdraw_all(identity)
             for number, verb in tuple(self._verbs.items()):
                 await self._store.transact(verb)
                 self._verbs.pop(number, None)
         except StoreUnavailable:
             return False
         return not len(self)
+
+    async def _withdraw_all(self, identity: tuple[str, ...]) -> None:
+        """Of calls at once, any may have got the claim."""
+        unused = self._unused.get(identity, {})
+        for owner, verb in tuple(unused.items()):
+            await self._store.transact(verb)
+            self._unused_count -= unused.pop(owner, None) is not None
+        if not unused and self._unused.get(identity) is unused:
+            del self._unused[identity]
 
 
 def _meets(sent: Claim, claim: Claim) -> bool:

@@ -47,6 +47,19 @@ async def test_of_calls_at_once_whose_replies_were_lost_each_claim_is_taken_back
     assert len(owed) == 0
 
 
+async def test_each_claim_that_is_owed_counts_once_until_it_is_taken_back() -> None:
+    """By the count calls are refused once too many writes wait (D3)."""
+    owed = OwedWrites(MemoryStore(HandClock()))
+    for name, owner in (("K1", "a"), ("K1", "b"), ("K1", "b"), ("K2", "c"), ("K3", "d")):
+        owed.withdraw(WithdrawClaim(claim(name), Owner(owner)))
+    assert len(owed) == 4
+
+    await owed.take_back(claim("K1"))
+    assert len(owed) == 2
+    assert await owed.pay()
+    assert len(owed) == 0
+
+
 async def test_what_was_sent_unrecorded_holds_its_order_before_another_key_is_claimed() -> None:
     store = MemoryStore(HandClock())
     owed = OwedWrites(store)

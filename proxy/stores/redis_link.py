@@ -357,7 +357,9 @@ class Link:
 
     async def close(self) -> None:
         if self._cluster is not None:
-            await self._cluster.aclose()
+            await self._cluster.aclose()  # does nothing where a lost command made it plan to look for nodes anew
+            for known in ("nodes_cache", "startup_nodes"):
+                await self._cluster.nodes_manager.aclose(known)
             return
         await self._redis.aclose()
         if self._sentinel is not None:

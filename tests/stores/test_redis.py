@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from tests.chaos.failover import FailoverCluster
 from tests.contract.values import Bump, claim, lead, reserve, settled
 from tests.core.payhub import SCOPE
 from tests.stores.forwarder import Forwarder
-from tests.stores.redis_server import SentinelTrio, Server
+from tests.stores.redis_server import ClusterTrio, SentinelTrio, Server
 
 CLOCK = SystemClock()
 
@@ -77,11 +78,10 @@ async def stores() -> AsyncIterator[Stores]:
         await stores.close(store)
 
 
-def outside(server: Server, *command: str) -> object:
+def outside(server: Server, *command: str) -> Any:
     """A command by somebody else."""
     with contextlib.closing(server.client()) as client:
-        answer: object = client.execute_command(*command)
-        return answer
+        return client.execute_command(*command)
 
 
 async def test_script_flush_is_not_noticed(server: Server, stores: Stores) -> None:
@@ -539,6 +539,39 @@ async def test_sentinel_failover_is_followed(tmp_path: Path, stores: Stores) -> 
         assert await store.load(after.id) == after
     finally:
         trio.stop()
+
+
+@pytest.mark.slow
+async def test_closing_leaves_no_connection_to_a_cluster_that_lost_a_node(
+    tmp_path: Path, stores: Stores
+) -> None:
+    """redis-py's own close does nothing after a command failed for a lost connection."""
+    trio = ClusterTrio(tmp_path / "cluster")
+    try:
+        await asyncio.to_thread(trio.start)
+        store = await stores.open(trio.url)
+        await lead(store, "K-0", lease_ms=60_000)
+        ours = [_connections(node) for node in trio.nodes]
+        serving = [len(outside(node, "KEYS", "safepost:{*}:o:*")) > 0 for node in trio.nodes].index(True)
+        others = [node for n, node in enumerate(trio.nodes) if n != serving]
+        trio.nodes[serving].kill()
+        with pytest.raises(StoreUnavailable):
+            await lead(store, "K-1", lease_ms=60_000)
+        await stores.close(store)
+        for node in others:
+            node.wait_until(lambda client: not _ours(client))
+    finally:
+        trio.stop()
+    assert all(ours)
+
+
+def _connections(node: Server) -> int:
+    with contextlib.closing(node.client()) as client:
+        return len(_ours(client))
+
+
+def _ours(client: Any) -> list[Any]:
+    return [one for one in client.client_list() if one["name"] == "safepost"]
 
 
 @pytest.mark.slow

@@ -357,7 +357,8 @@ class Link:
 
     async def close(self) -> None:
         if self._cluster is not None:
-            await self._cluster.aclose()  # does nothing where a lost command made it plan to look for nodes anew
+            # By itself it closes nothing where a lost command made it plan to look for the nodes anew.
+            await self._cluster.aclose()
             for known in ("nodes_cache", "startup_nodes"):
                 await self._cluster.nodes_manager.aclose(known)
             return

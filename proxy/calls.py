@@ -22,7 +22,7 @@ from proxy.core.patience import patience_ms
 from proxy.core.problem import Problem, render
 from proxy.core.routes import Match, RouteTable, near_miss, normalise
 from proxy.core.rules import Platform
-from proxy.driver import Driver
+from proxy.driver import INTERRUPTED, Driver
 from proxy.ports import BodyTooLarge, CallerGone, Clock, Exchange, Store, StoreUnavailable, Upstream
 from proxy.run import Run
 
@@ -241,13 +241,19 @@ class Calls:
         attempt = 0
         while True:
             attempt += 1
-            ended = await self.upstream.stream(
-                request,
-                exchange.body_chunks() if has_body else None,
-                body_length=exchange.body_length if exchange.has_body_framing else None,
-                sink=passage,
-                timeout_ms=reads.attempt_timeout_ms if is_read else self._patience_ms,
-            )
+            try:
+                ended = await self.upstream.stream(
+                    request,
+                    exchange.body_chunks() if has_body else None,
+                    body_length=exchange.body_length if exchange.has_body_framing else None,
+                    sink=passage,
+                    timeout_ms=reads.attempt_timeout_ms if is_read else self._patience_ms,
+                )
+            except asyncio.CancelledError:  # a drain that ran out of time (O3)
+                if not passage.head_passed:
+                    told = self._stream_failed(head, INTERRUPTED, request_id, is_read=is_read)
+                    await exchange.reply(told)
+                raise
             result = ended.result
             if result is None:
                 break

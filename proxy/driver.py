@@ -285,7 +285,7 @@ class Driver:
         except asyncio.CancelledError:
             if not self._gave_up:
                 raise
-            result = _INTERRUPTED
+            result = INTERRUPTED
         spent_us = self.clock.monotonic_us() - started_us
         run.away_us += spent_us
         if self.breaker is not None:
@@ -309,7 +309,7 @@ class Driver:
                     run, command.key, timeout_ms=command.timeout_ms, not_after_ms=command.not_after_ms
                 )
             except BaseException:
-                shared.set_result(_INTERRUPTED)
+                shared.set_result(INTERRUPTED)
                 raise
             finally:
                 del self._shared[command.share]
@@ -417,7 +417,7 @@ class Driver:
                 run.task.cancel()
 
 
-_INTERRUPTED = MaybeSent(MaybeSentReason.GIVEN_UP, Phase.WAITING, "the process gave the attempt up")
+INTERRUPTED = MaybeSent(MaybeSentReason.GIVEN_UP, Phase.WAITING, "the process gave the attempt up")
 
 
 def _answer_of(now: Operation | None, found: Operation) -> RunEnded | None:

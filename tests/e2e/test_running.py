@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from proxy import app as app_module
 from proxy.app import ANSWER_GRACE_MS, DRAIN_GRACE_MS
 from tests.e2e.callers import Told, lookup, payment, post
 from tests.e2e.platforms import ok, page, refuses
@@ -112,6 +113,32 @@ async def test_drain_gives_a_call_on_no_guarded_route_its_time(stage: Stage) -> 
 
     assert (await calling).status == 201
     await draining
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "retryable"),
+    [
+        (post("/v1/payments/pay_t1/capture", {"amount": 1}), 504, False),
+        (post("/v1/payments/pay_t1/capture", {"amount": 1}, key="K"), 504, True),
+        (lookup("O"), 503, True),
+    ],
+    ids=["no key", "a key", "a read"],
+)
+async def test_call_on_no_guarded_route_that_a_drain_cuts_is_retryable_only_where_that_acts_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, raw: bytes, status: int, retryable: bool
+) -> None:
+    """E2: obeyed by a caller without a key, `retryable: true` could pay twice."""
+    platform = await stage.platform(Script(Hang()))
+    proxy = await stage.proxy(platform.url, retry=LONG, drain_timeout="1ms")
+    calling = asyncio.create_task(proxy.call(raw))
+    await platform.got(1)
+    monkeypatch.setattr(app_module, "ANSWER_GRACE_MS", 1)
+
+    await proxy.app.drain()
+
+    told = await calling
+    assert (told.status, told.error["retryable"]) == (status, retryable)
+    assert (told.header("retry-after") is not None) == retryable
 
 
 async def test_call_refused_by_a_drain_says_that_its_operation_is_unknown(stage: Stage) -> None:

@@ -7,8 +7,10 @@ prometheus-client counter 360, its histogram 850 (docs/decisions/0012).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +67,7 @@ class SharedBook:
 
     Two files: the numbers, mapped into memory, and the series' names, one JSON line each, appended. The worker
     that takes a dead one's place opens the same files and counts on from there, so that no counter ever falls.
+    Names that a full disk does not take are kept for the next time: no payment ends for one.
 
     Args: folder: holds the books of one fleet of workers and nothing else. worker: this one's number.
     """
@@ -73,10 +76,12 @@ class SharedBook:
         self._names = folder / f"{worker}.names"
         numbers = folder / f"{worker}.cells"
         with numbers.open("ab") as file:
-            file.truncate(CELLS_MAX * 8)
+            os.posix_fallocate(file.fileno(), 0, CELLS_MAX * 8)  # mapped holes end the process on a full disk
         with numbers.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), CELLS_MAX * 8)
         self.cells = memoryview(self._map).cast("d")
+        _end_with_a_line(self._names)
+        self._unwritten = b""
         self._places = dict(_places(self._names))
         self._used = max((at + width for at, width in self._places.values()), default=0)
 
@@ -88,8 +93,9 @@ class SharedBook:
             place = self._places[name, labels] = (self._used, width)
             self._used += width
             line = json.dumps([name, labels, *place], separators=(",", ":")) + "\n"
-            with self._names.open("a", encoding="utf-8") as file:
-                file.write(line)
+            self._unwritten += line.encode("utf-8")
+            with contextlib.suppress(OSError), self._names.open("ab", buffering=0) as file:
+                self._unwritten = self._unwritten[file.write(self._unwritten) :]
         return place[0]
 
     def series(self) -> Series:
@@ -115,6 +121,12 @@ def _places(names: Path) -> Iterator[tuple[tuple[str, Labels], tuple[int, int]]]
         if line.endswith("\n"):
             name, labels, at, width = json.loads(line)
             yield (name, tuple(labels)), (at, width)
+
+
+def _end_with_a_line(names: Path) -> None:
+    """Cut off what a worker that was killed had begun to write: the next name would be lost with it."""
+    if names.exists():
+        os.truncate(names, names.read_bytes().rfind(b"\n") + 1)
 
 
 def clear(folder: Path) -> None:

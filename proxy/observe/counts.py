@@ -44,6 +44,11 @@ class Counts:
         self._routes: frozenset[str] = frozenset()
         self._statuses: dict[str, frozenset[str]] = {}
         self._reasons: frozenset[str] = frozenset()
+        for (
+            name,
+            labels,
+        ), cells in book.series().items():  # of a worker before it: its gauges are ours to end
+            self._at[name, labels] = book.open(name, labels, width=len(cells))
         self.know(platform)
 
     def know(self, platform: Platform) -> None:
@@ -69,6 +74,12 @@ class Counts:
 
     def set(self, name: str, *labels: str, to: float) -> None:
         self._cells[self._cell(name, labels)] = to
+
+    def end(self, gauge: str) -> None:
+        """Set all series of a gauge to 0."""
+        for name, labels in self._at:
+            if name == gauge:
+                self.set(name, *labels, to=0.0)
 
     def route(self, name: str) -> str:
         return name if name in self._routes else OTHER

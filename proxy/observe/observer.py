@@ -95,17 +95,13 @@ class Observer:
         self._gauges = Gauges(settings.platform, clock)
         self._last_status: tuple[str | None, int | None] = (None, None)
         self._tracer = _tracer(settings)
-        self._built: tuple[str, ...] = ()
         self._build(settings)
         self._share_gauges()  # a worker that still opens its store is no store that is down
 
     def _build(self, settings: Settings) -> None:
         platform = settings.platform
-        labels = (VERSION, platform.name, platform.version, settings.version)
-        if self._built:
-            self.counts.set("build_info", *self._built, to=0.0)  # it runs no more (O4)
-        self._built = labels
-        self.counts.set("build_info", *labels, to=1.0)
+        self.counts.end("build_info")  # what ran before a reload, or a worker's death, runs no more (O4)
+        self.counts.set("build_info", VERSION, platform.name, platform.version, settings.version, to=1.0)
 
     # --- facts ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.core.messages import BecameUnknown
 from proxy.observe import Observer, Share
-from proxy.observe.cells import CELLS_MAX, SharedBook, clear
+from proxy.observe.cells import CELLS_MAX, SharedBook, books_in, clear
 from proxy.ports import Holdings
 from proxy.run import Run
 from tests.observe.conftest import Make, operation, settings
@@ -85,6 +85,21 @@ async def test_gauges_of_the_store_are_not_added_twice(make: Make, tmp_path: Pat
     assert await first.value("unknown_amount", currency="USD") == 700.0
 
 
+async def test_money_that_a_killed_worker_told_of_is_not_at_risk_for_ever(make: Make, tmp_path: Path) -> None:
+    """Its currency is not among the series that its successor opens."""
+    serving, killed = make(share=Share(tmp_path, 0)), make(share=Share(tmp_path, 1))
+    killed.observer.holdings = (
+        Holdings(
+            route="create_payment", knowledge="unknown", currency="USD", count=2, amount=700, oldest_ms=0
+        ),
+    )
+    before = await serving.value("unknown_amount", currency="USD")
+
+    make(share=Share(tmp_path, 1))
+
+    assert (before, await serving.value("unknown_amount", currency="USD")) == (700.0, 0.0)
+
+
 async def test_worker_that_still_starts_is_no_store_down_and_no_spent_budget(
     make: Make, tmp_path: Path
 ) -> None:
@@ -111,8 +126,22 @@ def test_line_that_is_still_being_written_is_left_for_later(make: Make, tmp_path
     names.write_text(whole + '["requests_total",["create_pay')
 
     book = SharedBook(tmp_path, worker=0)
+    book.open("draining", ("new",), width=1)
 
-    assert len(book.series()) == whole.count("\n")
+    assert len(book.series()) == whole.count("\n") + 1
+    assert SharedBook(tmp_path, worker=0).series() == book.series()
+
+
+def test_series_that_a_full_disk_does_not_take_counts_and_is_told_later(tmp_path: Path) -> None:
+    """No payment may end because a new status could not be written down."""
+    book, names = SharedBook(tmp_path, worker=1), tmp_path / "1.names"
+    names.symlink_to("/dev/full")
+    book.cells[book.open("requests_total", ("a", "POST", "201", ""), width=1)] += 1
+    names.unlink()
+    book.open("draining", (), width=1)
+
+    assert books_in(tmp_path, but=0) == [book.series()]
+    assert (tmp_path / "1.cells").stat().st_blocks * 512 >= CELLS_MAX * 8
 
 
 def test_clear_forgets_an_earlier_run(tmp_path: Path) -> None:

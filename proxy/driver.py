@@ -357,7 +357,8 @@ class Driver:
         if self._drain.is_set():
             return RetryRefused("drain")
         if self.breaker is not None:
-            blocked_ms = self.breaker.allows(self.clock.monotonic_ms())
+            # The attempt itself takes the trial: taken here, it would find it taken.
+            blocked_ms = self.breaker.blocked_ms(self.clock.monotonic_ms())
             if blocked_ms is not None:
                 return RetryRefused("breaker", blocked_ms)
         return Woke()

@@ -123,6 +123,13 @@ class Breaker:
 
         The first to ask after the open time is the trial.
         """
+        blocked_ms = self.blocked_ms(now_ms)
+        if blocked_ms is None and self.state is not BreakerState.CLOSED:
+            self._enter(BreakerState.HALF_OPEN, now_ms)
+        return blocked_ms
+
+    def blocked_ms(self, now_ms: int) -> int | None:
+        """What `allows` would say, for one who does not send yet: it takes no trial."""
         match self.state:
             case BreakerState.CLOSED:
                 return None
@@ -132,10 +139,7 @@ class Breaker:
                 wait_ms = self._since_ms + TRIAL_MS_MAX - now_ms
             case _:
                 assert_never(self.state)
-        if wait_ms > 0:
-            return min(wait_ms, self._open_for_ms)
-        self._enter(BreakerState.HALF_OPEN, now_ms)
-        return None
+        return min(wait_ms, self._open_for_ms) if wait_ms > 0 else None
 
     def ended(self, result: WireResult, now_ms: int) -> None:
         """How an attempt ended. Any whole answer shows that the platform is there, whatever it says.

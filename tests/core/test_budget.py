@@ -138,6 +138,15 @@ def test_breaker_lets_one_trial_through() -> None:
     assert made.allows(5_001) == 5_000
 
 
+def test_breaker_looked_at_by_one_who_does_not_send_yet_keeps_its_trial() -> None:
+    """A back-off that ended took the trial, and the attempt that it was for then found it taken (R7)."""
+    made = breaker(*[REFUSED] * 20)
+    assert made.blocked_ms(4_000) == 1_000
+    assert (made.blocked_ms(5_000), made.state) == (None, BreakerState.OPEN)
+    assert made.allows(5_000) is None
+    assert made.blocked_ms(5_001) == 5_000
+
+
 def test_breaker_closes_on_the_trials_answer_and_starts_counting_anew() -> None:
     made = half_open()
     made.ended(ANSWER, 6_000)

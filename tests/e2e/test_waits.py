@@ -223,6 +223,24 @@ async def test_open_breaker_sends_nothing_and_says_so(stage: Stage) -> None:
     await until(recovered)
 
 
+async def test_open_breaker_takes_a_retry_that_is_due_after_its_time_as_the_trial(stage: Stage) -> None:
+    """The retry asked the breaker twice: it took the trial, was refused for it, and closed the way to all for a
+    minute, with nothing sent (R7)."""
+    platform = await stage.platform(ok())
+    platform.plan(Script(Hang()))
+    proxy = await stage.proxy(
+        platform.url,
+        retry={"attempts": 2, "attempt_timeout": "500ms", "base": "300ms", "cap": "300ms"},
+        breaker={"enabled": True, "failures": 1, "window": "60s", "open_for": "100ms"},
+    )
+
+    told = await proxy.call(payment())
+
+    assert (told.status, told.knowledge, told.attempts, platform.hits) == (201, "executed", 2, 2)
+    other = await proxy.call(payment("K2", order="O-2"))
+    assert (other.status, platform.hits) == (201, 3), "its answer closed the breaker"
+
+
 @pytest.mark.parametrize("deadline", ["10s", "8s"], ids=["as long as one attempt", "shorter"])
 async def test_deadline_no_longer_than_an_attempt_still_lets_one_be_made(stage: Stage, deadline: str) -> None:
     platform = await stage.platform(ok())

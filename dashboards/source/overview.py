@@ -264,8 +264,8 @@ PROCESS = Row(
         graph(
             "Faults, lost lines, reloads refused",
             "Increases over the rate interval: exceptions that nobody expected, log lines dropped because "
-            "their reader was slow, configurations refused at a reload, calls left on the wire by a "
-            "drain. All should be 0.",
+            "their reader was slow or the disk full, configurations refused at a reload, calls left on "
+            "the wire by a drain. All should be 0.",
             (grown("internal_faults_total"), "faults"),
             (grown("log_lines_dropped_total"), "log lines dropped"),
             (grown("config_reloads_total", 'result="refused"'), "reloads refused"),

@@ -144,7 +144,9 @@ _ALL = (
     _counter("config_reloads_total", "Reloads asked for, by what became of them.", "result"),
     _counter("internal_faults_total", "Exceptions that nobody expected: bugs of ours."),
     _counter("announcements_lost_total", "Announcements that did not reach the worker with the console."),
-    _counter("log_lines_dropped_total", "Log lines dropped: their reader was too slow."),
+    _counter(
+        "log_lines_dropped_total", "Log lines dropped: their reader was too slow or gone, or the disk full."
+    ),
     _gauge(
         "build_info",
         "1: this product, these platform rules and this configuration run; 0: they did, before a reload.",

@@ -76,7 +76,7 @@ class SharedBook:
         self._names = folder / f"{worker}.names"
         numbers = folder / f"{worker}.cells"
         with numbers.open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, CELLS_MAX * 8)  # mapped holes end the process on a full disk
+            _reserve(file.fileno(), numbers)
         with numbers.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), CELLS_MAX * 8)
         self.cells = memoryview(self._map).cast("d")
@@ -121,6 +121,17 @@ def _places(names: Path) -> Iterator[tuple[tuple[str, Labels], tuple[int, int]]]
         if line.endswith("\n"):
             name, labels, at, width = json.loads(line)
             yield (name, tuple(labels)), (at, width)
+
+
+def _reserve(fd: int, numbers: Path) -> None:
+    """Have the disk hold all of it: a hole that is written through memory would end the process on a full one.
+
+    Raises: OSError that names the file.
+    """
+    try:
+        os.posix_fallocate(fd, 0, CELLS_MAX * 8)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(numbers)) from None
 
 
 def _end_with_a_line(names: Path) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 
 LINES_MAX = 20_000  # about 8 MB of JSON lines: a second of full load
 CHUNK_BYTES = 65_536  # one write; what a pipe holds by default on Linux
+NEWLINE = ord("\n")
 GATHER_S = 0.005
 """How long the writer waits for more lines before it writes: a wake-up for each would cost the loop more."""
 
@@ -19,7 +20,7 @@ GATHER_S = 0.005
 class LineWriter:
     """Writes lines to a file descriptor that it does not own.
 
-    `dropped` counts the lines that were lost: the queue was full, or the reader is gone.
+    `dropped` counts the lines that were lost: the queue or the disk was full, or the reader is gone.
     """
 
     def __init__(self, fd: int, *, lines_max: int = LINES_MAX) -> None:
@@ -30,6 +31,7 @@ class LineWriter:
         self._closing = threading.Event()
         self._awake = False
         self._broken = False
+        self._rest = b""  # of a line that a full disk cut
         self._thread: threading.Thread | None = None
         self.dropped = 0
 
@@ -80,13 +82,27 @@ class LineWriter:
         return b"".join(parts)
 
     def _write(self, chunk: bytes) -> None:
-        view = memoryview(chunk)
+        view = memoryview(self._rest + chunk)
+        begun = bool(self._rest)
         while view:
             try:
-                view = view[os.write(self._fd, view) :]
+                written = os.write(self._fd, view)
             except BlockingIOError:
                 select.select([], [self._fd], [], 1.0)
-            except OSError:
+            except BrokenPipeError:
                 self._broken = True  # the reader is gone: what follows is counted as dropped
                 self.dropped += bytes(view).count(b"\n")
                 return
+            except OSError:
+                self._drop(bytes(view), begun=begun)
+                return
+            else:
+                begun = view[written - 1] != NEWLINE
+                view = view[written:]
+        self._rest = b""
+
+    def _drop(self, left: bytes, *, begun: bool) -> None:
+        """The disk is full, or fails: later lines may find room again, after the end of one that was `begun`."""
+        end = left.index(b"\n") + 1 if begun else 0
+        self._rest = left[:end]
+        self.dropped += left.count(b"\n", end)

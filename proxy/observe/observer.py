@@ -79,6 +79,7 @@ class Observer:
         self._clock = clock
         self._share = share
         self._writer = LineWriter(log_fd)
+        self._dropped = 0
         is_text = settings.log_format is LogFormat.TEXT
         self.log = Log(
             self._writer,
@@ -312,7 +313,13 @@ class Observer:
     def _share_gauges(self) -> None:
         """For the worker that serves the page."""
         if self._share is not None:
+            self._count_dropped()
             self.counts.set_gauges(self._gauges.values())
+
+    def _count_dropped(self) -> None:
+        """The writer's thread counts for itself: cells are the loop's alone."""
+        before, self._dropped = self._dropped, self._writer.dropped
+        self.counts.add("log_lines_dropped_total", by=float(self._dropped - before))
 
     # --- the process ----------------------------------------------------------------------------------------
 
@@ -361,7 +368,7 @@ class Observer:
 
     async def metrics(self, accept: str) -> tuple[str, bytes]:
         """The page of all metrics for what a scraper accepts: content type and body."""
-        self.counts.set("log_lines_dropped_total", to=float(self._writer.dropped))
+        self._count_dropped()
         self.counts.set_gauges(self._gauges.values())
         others = books_in(self._share.folder, but=self._share.worker) if self._share else []
         series = self.counts.series(others)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -223,6 +225,41 @@ def test_reader_that_is_gone_is_counted_and_harmless() -> None:
 
     assert writer.dropped == 2
     os.close(writing)
+
+
+FULL_FOR_A_WHILE = """
+import os, resource, sys, time
+from proxy.observe.lines import LineWriter
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_001, most))
+writer = LineWriter(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+for n in range(100):
+    writer.put(b"%099d\\n" % n)
+while not writer.dropped:
+    time.sleep(0.001)
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+writer.put(b"%099d\\n" % 100)
+writer.close(timeout_s=20.0)
+print(writer.dropped)
+"""
+
+
+def test_lines_come_again_whole_once_a_full_disk_has_room(tmp_path: Path) -> None:
+    """The tenth line is cut after one byte: its rest comes before what follows."""
+    file = tmp_path / "log"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_FOR_A_WHILE, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    lines = file.read_text().splitlines()
+    assert {len(line) for line in lines} == {99}
+    assert [int(line) for line in lines][:11] == list(range(11))
+    assert int(lines[-1]) == 100
+    assert len(lines) + int(done.stdout) == 101
 
 
 def test_pipe_that_does_not_block_is_waited_for(tmp_path: Path) -> None:

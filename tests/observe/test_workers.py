@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -70,6 +71,19 @@ async def test_killed_worker_keeps_its_counts_and_its_successor_goes_on(make: Ma
         totals.append(await reader.value("requests_total", **LABELS))
 
     assert totals == [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 10]
+
+
+async def test_log_lines_that_any_worker_dropped_are_counted_for_good(make: Make, tmp_path: Path) -> None:
+    serving, full = make(share=Share(tmp_path, 0)), os.open("/dev/full", os.O_WRONLY)
+    killed = Observer(settings=settings(), clock=serving.clock, share=Share(tmp_path, 1), log_fd=full)
+    killed.fact(call(), None)
+    killed.close()
+    os.close(full)
+    killed.holdings = ()
+
+    make(share=Share(tmp_path, 1))
+
+    assert await serving.value("log_lines_dropped_total") == 1.0
 
 
 async def test_gauges_of_the_store_are_not_added_twice(make: Make, tmp_path: Path) -> None:

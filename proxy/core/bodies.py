@@ -183,6 +183,16 @@ def at(value: Json, path: Path) -> Json:
     return value
 
 
+def whole_text(value: Json) -> str | None:
+    """A text that every store, log and URL takes; None for one cut inside a character, and for what is no text."""
+    if not isinstance(value, str) or (not value.isascii() and _SURROGATE.search(value)):
+        return None
+    return value
+
+
+_SURROGATE = re.compile("[\\ud800-\\udfff]")
+
+
 def _members(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     members = dict(pairs)
     if len(members) != len(pairs):

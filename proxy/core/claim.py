@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from proxy.core import fingerprint, keys
-from proxy.core.bodies import BodyKind, Json, Mistake, Number, Parsed, get, parse_headed
+from proxy.core.bodies import BodyKind, Json, Mistake, Number, Parsed, get, parse_headed, whole_text
 from proxy.core.http import Headers, RequestHead, values
 from proxy.core.messages import Claim, SeqKey
 from proxy.core.model import Fingerprint, Handle, Key, Scope
@@ -139,10 +139,10 @@ def _fingerprints(
 
 
 def _resource_id(match: Match) -> str | None:
-    """The id of the existing resource that the call acts on: the last parameter of its path."""
+    """The id of the existing resource that the call acts on: the last parameter of its path, None if no text."""
     if not match.route.acts_on_existing or not match.params:
         return None
-    return decoded(list(match.params.values())[-1])
+    return whole_text(decoded(list(match.params.values())[-1]))
 
 
 def _handles(route: Route, subject: Handle | None, resource_id: str | None) -> tuple[Handle, ...]:

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from proxy.core.bodies import Json, Mistake, Number, at, read_json
+from proxy.core.bodies import Json, Mistake, Number, at, read_json, whole_text
 from proxy.core.cards import holds_card, holds_card_number
 from proxy.core.http import (
     Answered,
@@ -239,8 +239,7 @@ def _is_failure(value: Json, rule: ObjectRule) -> bool:
 
 
 def _text(value: Json, path: Path) -> str | None:
-    found = at(value, path) if path else None
-    return found if isinstance(found, str) else None
+    return whole_text(at(value, path)) if path else None
 
 
 def _code(value: Json, path: Path) -> str | None:

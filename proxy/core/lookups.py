@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
-from proxy.core.bodies import Json, Mistake, read_json, written_json
+from proxy.core.bodies import Json, Mistake, read_json, whole_text, written_json
 from proxy.core.classify import plain_body, read_object
 from proxy.core.http import Answered, WireResult
 from proxy.core.keys import LENGTH_MAX
@@ -19,7 +19,7 @@ def merchant_number(operation: Operation) -> str | None:
         return None
     if len(operation.subject) >= LENGTH_MAX:
         return None  # shortened by a hash: the number can't be read back, and another would be a false miss
-    return unquote(operation.subject.partition(":")[2])
+    return whole_text(unquote(operation.subject.partition(":")[2], errors="surrogateescape"))
 
 
 def lookup_target(operation: Operation, route: Route) -> bytes | None:

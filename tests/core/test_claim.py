@@ -91,6 +91,11 @@ def test_confirm_with_another_subject_has_both_handles() -> None:
     assert claim.resource_id == "p/1"
 
 
+def test_id_in_the_path_that_is_no_text_is_no_resource_id() -> None:
+    claim = claimed(call(b"{}", route=CONFIRM, target=b"/v1/payments/%FF/confirm"))
+    assert (claim.resource_id, claim.subject) == (None, "payment:%FF")
+
+
 def test_route_on_no_resource_of_its_path_has_no_resource_id() -> None:
     route = replace(CONFIRM, template="/v1/confirm", subject=None)
     claim = claimed(call(b"{}", route=route, target=b"/v1/confirm"))

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.core.http import WireResult, without
 from proxy.core.lookups import listed_ids, lookup_target, read_lookup
-from proxy.core.model import Operation, replace
+from proxy.core.model import Handle, Operation, replace
 from proxy.core.resolve import Found, LookupFailed, LookupResult, Missed
 from proxy.core.rules import Route
 from tests.core.payhub import CHECKOUT, CONFIRM, CREATE, PAYHUB
@@ -61,6 +61,13 @@ def test_target_is_none_where_there_is_no_way_to_ask() -> None:
     assert lookup_target(created(), CHECKOUT) is None
     assert lookup_target(replace(created(), subject=None), CREATE) is None
     assert lookup_target(replace(confirmed(), resource_id=None), CONFIRM) is None
+
+
+@pytest.mark.parametrize("number", ["%B6%A9", "%ED%A0%BD"])
+def test_number_that_is_no_text_is_not_asked_for_by_another(number: str) -> None:
+    """U8: the empty list for another number would be a false miss."""
+    operation = replace(created(), subject=Handle(f"order:{number}"))
+    assert lookup_target(operation, CREATE) is None
 
 
 @pytest.mark.parametrize(("note", "kept"), [("paid", True), ("key sk_live_12345", False)])

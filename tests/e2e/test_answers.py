@@ -365,3 +365,43 @@ async def test_o24_short_body_is_never_a_whole_answer(stage: Stage) -> None:
 
     assert (told.status, told.knowledge) == (504, "unknown")
     assert (await proxy.operation()).state is State.UNKNOWN
+
+
+CUT = "cut \ud83d"  # half a character, escaped: grammatical JSON, and no text that a store or a URL takes
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (says(201, thing(resolution_status=CUT)), "executed"),
+        (says(201, thing("failed", failure={"attempt_id": CUT})), "executed"),
+        (refuses(409, "order_no_conflict", related_resource_id=CUT), "executed"),
+        (refuses(400, CUT), "not_executed"),
+        (says(201, thing(id=CUT)), "unknown"),
+        (says(201, thing(CUT)), "unknown"),
+    ],
+)
+async def test_answer_with_a_text_cut_inside_a_character_is_recorded(
+    stage: Stage, script: Script, told: str
+) -> None:
+    """R3: what names nothing is left out; a 2xx without a readable id or status is no object of the platform's."""
+    platform = await stage.platform(script)
+    proxy = await stage.proxy(platform.url)
+
+    assert (await proxy.call(payment())).knowledge == told
+
+    assert (await proxy.operation()).knowledge == told
+
+
+@pytest.mark.parametrize("raw", ["%ff", "%ED%A0%BD"])
+async def test_id_in_the_path_that_is_no_text_names_no_resource(stage: Stage, raw: str) -> None:
+    """H1: it is the platform's to refuse; until then the call is guarded like any."""
+    platform = await stage.platform(Script(Reset()))
+    proxy = await stage.proxy(platform.url)
+
+    told = await proxy.call(confirm("K", raw))
+
+    assert (told.status, told.code) == (504, "result_unknown")
+    assert platform.received[0].target == f"/v1/payments/{raw}/confirm".encode()
+    assert (await proxy.operation()).resource_id is None
+    assert (await proxy.call(confirm("K2", raw))).code == "result_unknown"

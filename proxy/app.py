@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from proxy import loops
+from proxy import loops, signals
 from proxy.admin import Admin
 from proxy.clock import SystemClock
 from proxy.config import ConfigError, Settings
 from proxy.config.rules import Address
 from proxy.core.http import Headers, Response
 from proxy.core.problem import Problem, render
-from proxy.generation import Generation
+from proxy.generation import Generation, platform_tls
 from proxy.observe import Observer
 from proxy.owed import OwedWrites
 from proxy.ports import Clock, Exchange, Store, StoreUnavailable
@@ -30,7 +29,7 @@ from proxy.wire.caller import TOO_MANY_CONNECTIONS, ListenerLimits
 from proxy.wire.heads import HeadLimits
 from proxy.wire.listener import Listener, listen
 from proxy.wire.sockets import Endpoint
-from proxy.wire.tls import TlsFiles, TlsFilesUnusable
+from proxy.wire.tls import TlsFiles, TlsFilesUnusable, client_context
 from proxy.workers import Worker, supervise
 
 DRAIN_GRACE_MS = 250
@@ -207,10 +206,7 @@ class App:
 
         Returns: the keys whose change needs a restart; they keep their old values.
         """
-        old = self.now.settings
-        fixed = ("listen", "admin", "admin_token", "store", "workers", "events")
-        kept = tuple(name for name in fixed if getattr(settings, name) != getattr(old, name))
-        settings = replace(settings, **{name: getattr(old, name) for name in fixed})
+        settings, kept = _as_reloaded(settings, self.now.settings)
         now = Generation.of(
             settings,
             clock=self.clock,
@@ -268,6 +264,13 @@ class App:
         self.observer.close()
 
 
+def _as_reloaded(settings: Settings, old: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """The new settings with what a running process keeps, and the keys that they would have changed (O4)."""
+    fixed = ("listen", "admin", "admin_token", "store", "workers", "events")
+    kept = tuple(name for name in fixed if getattr(settings, name) != getattr(old, name))
+    return replace(settings, **{name: getattr(old, name) for name in fixed}), kept
+
+
 def _callers_max(settings: Settings) -> int:
     wanted, upstream = settings.limits.connections, settings.upstream.max_connections
     return descriptors.callers_max(wanted, upstream=upstream, limit=descriptors.allowed())
@@ -286,6 +289,8 @@ def run(settings: Settings, *, announce: Callable[[str], None], read_again: Read
 
     Raises: StoreUnavailable, OSError for an address that can't be had, TlsFilesUnusable.
     """
+    signals.ignore_meaningless()
+    signals.hold_reload()
     if settings.workers == 1:
         return loops.run(serve(settings, announce=announce, read_again=read_again))
 
@@ -297,7 +302,20 @@ def run(settings: Settings, *, announce: Callable[[str], None], read_again: Read
             announce(f"worker {worker.number}: {error}")
             return 1
 
-    return supervise(settings, work=work, now_ms=SystemClock().monotonic_ms, say=announce)
+    def read_for_successors(old: Settings) -> Settings:
+        if read_again is None:
+            return old
+        settings, _kept = _as_reloaded(read_again(), old)
+        client_context(platform_tls(settings))
+        return settings
+
+    return supervise(
+        settings,
+        work=work,
+        read_again=read_for_successors,
+        now_ms=SystemClock().monotonic_ms,
+        say=announce,
+    )
 
 
 def _unsaid(_line: str) -> None:
@@ -313,14 +331,16 @@ async def serve(
 ) -> int:
     """Run until SIGTERM or SIGINT, then drain. Announces each listener when it accepts connections (C1)."""
     descriptors.allow_all()
+    stopping, reloading = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in signals.RELOAD:
+        loop.add_signal_handler(number, reloading.set)
+    signals.take_reload()
     app = await App.start(settings, worker=worker)
     loops.tell_faults(app.observer.fault)
     _spare_the_collector()
-    stopping, reloading = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in signals.STOP:
         loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, reloading.set)
     reloader = asyncio.create_task(_reload_when_asked(app, reloading, read_again), name="reload")
     if settings.store.url.startswith("sqlite:"):
         announce(f"store {settings.store.url} guards this host only; several hosts need Redis")

@@ -103,15 +103,21 @@ class Generation:
         return cls(settings, upstream, driver, handler, resolver)
 
 
+def platform_tls(settings: Settings) -> TlsFiles:
+    """The files for connections to the platform."""
+    given = settings.upstream
+    return TlsFiles(
+        ca_file=given.ca_file, cert_file=given.cert_file, key_file=given.key_file, verify=given.verify
+    )
+
+
 def _upstream(settings: Settings, clock: Clock, observer: Observer) -> HttpUpstream:
     given = settings.upstream
     return HttpUpstream(
         str(given.url),
         monotonic_ms=clock.monotonic_ms,
         on_error=observer.fault,
-        tls=TlsFiles(
-            ca_file=given.ca_file, cert_file=given.cert_file, key_file=given.key_file, verify=given.verify
-        ),
+        tls=platform_tls(settings),
         connect_timeout_ms=given.connect_timeout_ms,
         pool=PoolLimits(connections_max=given.max_connections),
     )

@@ -4,6 +4,9 @@ The parent holds the ports, starts the workers, passes signals on and replaces a
 flight are unknown from then on, and any other worker takes them over by their leases (P5). Each worker binds its
 own socket to the port, so that the kernel spreads the connections; a unix socket is shared. The first worker
 serves the admin listener, with everyone's counts.
+
+The parent waits for signals, the death of a worker among them, and is never interrupted by one: no worker is
+started between a stop and its being passed on.
 """
 
 from __future__ import annotations
@@ -15,16 +18,18 @@ import signal
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from proxy.config import Settings
+from proxy import signals
+from proxy.config import ConfigError, Settings
 from proxy.config.rules import Address
 from proxy.observe import Share
 from proxy.wire.sockets import bound_tcp_sockets
+from proxy.wire.tls import TlsFilesUnusable
 
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+AWAITED = signals.STOP | signals.RELOAD | {signal.SIGCHLD}
 EARLY_DEATH_MS = 2_000  # a worker that dies sooner than this after its start can't start at all
 EARLY_DEATHS_MAX = 5
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -48,101 +53,110 @@ def supervise(
     settings: Settings,
     *,
     work: Callable[[Worker], int],
+    read_again: Callable[[Settings], Settings],
     now_ms: Callable[[], int],
     say: Callable[[str], None],
 ) -> int:
     """Run `settings.workers` processes until told to stop.
 
     Args: work: a worker's whole life, in its own process; its result is the exit code.
+        read_again: the configuration for workers that are started after a reload, given the one before (O4);
+            raises ConfigError, TlsFilesUnusable.
     Returns: 0 if every worker drained well. Raises: OSError for an address that can't be had.
     """
     with tempfile.TemporaryDirectory(prefix="safepost-") as folder, held_addresses(settings) as held:
         fixed, sockets = held
-        crew = _Crew(
-            tuple(
-                Worker(number, fixed, Share(Path(folder), number), sockets)
-                for number in range(settings.workers)
-            ),
-            work,
-            now_ms,
-            say,
-        )
+        crew = _Crew(fixed, Path(folder), sockets, work, read_again, now_ms, say)
         return crew.run()
 
 
+@dataclass(slots=True)
 class _Crew:
-    def __init__(
-        self,
-        workers: tuple[Worker, ...],
-        work: Callable[[Worker], int],
-        now_ms: Callable[[], int],
-        say: Callable[[str], None],
-    ) -> None:
-        self._workers = workers
-        self._work = work
-        self._now_ms = now_ms
-        self._say = say
-        self._alive: dict[int, tuple[Worker, int]] = {}
-        self._is_stopping = False
-        self._early_deaths = 0
-        self._code = 0
+    _settings: Settings
+    _folder: Path
+    _sockets: dict[str, socket.socket]
+    _work: Callable[[Worker], int]
+    _read_again: Callable[[Settings], Settings]
+    _now_ms: Callable[[], int]
+    _say: Callable[[str], None]
+    _alive: dict[int, tuple[int, int]] = field(default_factory=dict)  # by process: its number, its start
+    _is_stopping: bool = False
+    _early_deaths: int = 0
+    _code: int = 0
 
     def run(self) -> int:
-        before = {number: signal.signal(number, self._pass_on) for number in FORWARDED}
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started us may have ignored it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
         try:
-            for worker in self._workers:
-                self._start(worker)
+            for number in range(self._settings.workers):
+                self._start(number)
             while self._alive:
-                pid, status = os.wait()
-                if pid in self._alive:
-                    self._ended(pid, os.waitstatus_to_exitcode(status))
+                self._hear(signal.Signals(signal.sigwait(AWAITED)))
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self._code
 
-    def _pass_on(self, number: int, _frame: object) -> None:
-        if number != signal.SIGHUP:
-            self._is_stopping = True
-        for pid in tuple(self._alive):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)
+    def _hear(self, number: signal.Signals) -> None:
+        if number == signal.SIGCHLD:
+            self._look_for_dead()
+        elif number in signals.RELOAD:
+            self._reload()
+        else:
+            self._stop()
 
-    def _start(self, worker: Worker) -> None:
+    def _look_for_dead(self) -> None:
+        """One signal may stand for several."""
+        for pid in tuple(self._alive):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self._ended(pid, os.waitstatus_to_exitcode(status))
+
+    def _reload(self) -> None:
+        # Where it can't be used every worker reports that, and goes on with what it has, as do its successors.
+        with contextlib.suppress(ConfigError, TlsFilesUnusable):
+            self._settings = self._read_again(self._settings)
+        self._pass_on(signal.SIGHUP)
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        self._pass_on(signal.SIGTERM)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        for pid in self._alive:
+            os.kill(pid, number)  # dead ones are there, too, until they are waited for
+
+    def _start(self, number: int) -> None:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._live(worker, parent)
-        self._alive[pid] = (worker, self._now_ms())
+            self._live(Worker(number, self._settings, Share(self._folder, number), self._sockets), parent)
+        self._alive[pid] = (number, self._now_ms())
 
     def _live(self, worker: Worker, parent: int) -> NoReturn:
-        """In the child: nothing of the parent's handlers, and no way back into its stack."""
+        """In the child: no way back into the parent's stack. A reload waits until it can be heard."""
         code = 1
         try:
-            for number in FORWARDED:
-                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED - signals.RELOAD)
             drain_with(parent)
             code = self._work(worker)
         finally:
             os._exit(code)
 
     def _ended(self, pid: int, code: int) -> None:
-        worker, started_ms = self._alive.pop(pid)
+        number, started_ms = self._alive.pop(pid)
         if self._is_stopping:
             # A worker that was told to stop before it began has nothing to drain: the signal ends it.
             self._code = self._code or (0 if code == -signal.SIGTERM else abs(code))
             return
-        self._say(
-            f"worker {worker.number} ended with {code}; its calls in flight are unknown until looked up"
-        )
+        self._say(f"worker {number} ended with {code}; its calls in flight are unknown until looked up")
         if self._now_ms() - started_ms < EARLY_DEATH_MS:
             self._early_deaths += 1
         if self._early_deaths >= EARLY_DEATHS_MAX:
             self._say(f"{EARLY_DEATHS_MAX} workers ended right after their start: giving up")
             self._code = 1
-            self._pass_on(signal.SIGTERM, None)
+            self._stop()
             return
-        self._start(worker)
+        self._start(number)
 
 
 def drain_with(parent: int) -> None:

@@ -50,6 +50,7 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "config": frozenset({"core", "ports", "presets"}),
     "decoders": frozenset({"core"}),
     "loops": frozenset(),
+    "signals": frozenset(),
     "run": frozenset({"core"}),
     "owed": frozenset({"core", "ports"}),
     "driver": frozenset({"core", "ports", "decoders", "owed", "run"}),

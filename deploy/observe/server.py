@@ -28,6 +28,7 @@ EVALUATION = "500ms"
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"\b(\d+)([smhd])\b")
+_BEGAN = re.compile(r"(time\(\) - safepost_counts_start_time_seconds < )(\d+)")
 
 LOOK_AT_ALERTS_S = 0.5
 GAP_MS = 4_000  # shorter than that is one firing: a scrape may be late on a busy machine
@@ -55,8 +56,9 @@ def program() -> str | None:
 
 
 def squeezed(duration: str) -> str:
-    """A duration of Prometheus's, by `SQUEEZE` shorter."""
-    return _DURATION.sub(lambda m: f"{int(m[1]) * _UNITS[m[2]] * 1000 // SQUEEZE}ms", duration)
+    """A duration of Prometheus's, by `SQUEEZE` shorter; also the one since a process began to count."""
+    began = _BEGAN.sub(lambda m: f"{m[1]}{int(m[2]) // SQUEEZE}", duration)
+    return _DURATION.sub(lambda m: f"{int(m[1]) * _UNITS[m[2]] * 1000 // SQUEEZE}ms", began)
 
 
 def squeezed_rules(text: str) -> str:

@@ -148,6 +148,10 @@ _ALL = (
         "log_lines_dropped_total", "Log lines dropped: their reader was too slow or gone, or the disk full."
     ),
     _gauge(
+        "counts_start_time_seconds",
+        "When the counters began at 0 (Unix time). A worker that takes a dead one's place counts on.",
+    ),
+    _gauge(
         "build_info",
         "1: this product, these platform rules and this configuration run; 0: they did, before a reload.",
         "version",
@@ -158,6 +162,8 @@ _ALL = (
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+NOT_ASKED = frozenset({"build_info", "counts_start_time_seconds"})
+"""Gauges that change by what happens; the others are asked for at a scrape."""
 MERGED_BY = {metric.name: metric.merged_by for metric in _ALL}
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})

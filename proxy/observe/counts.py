@@ -11,6 +11,7 @@ from proxy.observe.catalogue import (
     MERGED_BY,
     METHODS,
     METRICS,
+    NOT_ASKED,
     OTHER,
     OVERHEAD_S,
     REQUEST_S,
@@ -74,6 +75,11 @@ class Counts:
 
     def set(self, name: str, *labels: str, to: float) -> None:
         self._cells[self._cell(name, labels)] = to
+
+    def begin(self, wall_ms: int) -> None:
+        """Say since when is counted, unless a worker before it has."""
+        at = self._cell("counts_start_time_seconds", ())
+        self._cells[at] = self._cells[at] or wall_ms / 1e3
 
     def end(self, gauge: str) -> None:
         """Set all series of a gauge to 0."""
@@ -166,7 +172,7 @@ class Counts:
     def set_gauges(self, values: dict[tuple[str, Labels], float]) -> None:
         """Write the gauges down. A series that has no value any more, such as a currency, is 0."""
         for name, labels in self._at:
-            if METRICS[name].kind == "gauge" and (name, labels) not in values and name != "build_info":
+            if METRICS[name].kind == "gauge" and (name, labels) not in values and name not in NOT_ASKED:
                 self.set(name, *labels, to=0.0)
         for (name, labels), value in values.items():
             self.set(name, *labels, to=value)

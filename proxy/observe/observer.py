@@ -96,6 +96,7 @@ class Observer:
         self._gauges = Gauges(settings.platform, clock)
         self._last_status: tuple[str | None, int | None] = (None, None)
         self._tracer = _tracer(settings)
+        self.counts.begin(clock.wall_ms())
         self._build(settings)
         self._share_gauges()  # a worker that still opens its store is no store that is down
 

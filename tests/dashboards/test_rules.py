@@ -120,6 +120,7 @@ def test_squeezed_rules_shorten_windows_and_waits_and_no_threshold() -> None:
     }
 
     assert squeezed("5m") == "5000ms"
+    assert squeezed("time() - safepost_counts_start_time_seconds < 900").endswith(" < 15")
     assert rules["SafepostUnknownOver15Minutes"]["expr"].endswith("> 900")
     assert rules["SafepostUnknownOver15Minutes"]["for"] == "1000ms"
     assert "[15000ms:1000ms]" in rules["SafepostUnknownsGrowing"]["expr"]

@@ -15,7 +15,7 @@ from proxy.observe import Observer, Share
 from proxy.observe.cells import CELLS_MAX, SharedBook, books_in, clear
 from proxy.ports import Holdings
 from proxy.run import Run
-from tests.observe.conftest import Make, operation, settings
+from tests.observe.conftest import Make, StillClock, operation, settings
 from tests.observe.test_metrics import call
 
 LABELS = {"route": "create_payment", "method": "POST", "status": "201", "knowledge": "executed"}
@@ -84,6 +84,17 @@ async def test_log_lines_that_any_worker_dropped_are_counted_for_good(make: Make
     make(share=Share(tmp_path, 1))
 
     assert await serving.value("log_lines_dropped_total") == 1.0
+
+
+async def test_successor_does_not_say_that_it_began_to_count(make: Make, tmp_path: Path) -> None:
+    """Alerts take what is counted since a young beginning for new."""
+    serving, killed = make(share=Share(tmp_path, 0)), make(share=Share(tmp_path, 1))
+    began = await serving.value("counts_start_time_seconds")
+    later = StillClock(killed.clock.wall_ms() + 60_000)
+
+    Observer(settings=settings(), clock=later, share=Share(tmp_path, 1)).close()
+
+    assert await serving.value("counts_start_time_seconds") == began == killed.clock.wall_ms() / 1000
 
 
 async def test_gauges_of_the_store_are_not_added_twice(make: Make, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -273,6 +274,44 @@ async def test_search_finds_what_the_tab_does_not_show(opened: Open, stage: Stag
 
 
 @in_browser
+async def test_search_takes_any_order_number_and_follows_what_it_found(opened: Open, stage: Stage) -> None:
+    order = "(A*) it's $& {1}: 50%~reset_after"
+    identity = await stage.unknown(order)
+    page = await opened(stage)
+    await page.get_by_role("button", name="All").click()
+    await page.get_by_role("searchbox").fill(order)
+    await page.get_by_role("button", name="Search").click()
+    row = page.get_by_role("link", name=f"order:{order}")
+    await row.click()
+    await page.get_by_role("button", name="Resolve by hand").click()
+    await expect(page.get_by_role("heading", name=f"Resolve order:{order} by hand")).to_be_visible()
+    await page.keyboard.press("Escape")
+
+    await stage.admin.post(f"/operations/{identity}/lookup", {})
+    await page.evaluate("refresh()")
+
+    await expect(row).to_contain_text("Executed")
+
+
+@in_browser
+async def test_longer_list_and_the_focus_stay_when_news_come(opened: Open, stage: Stage) -> None:
+    stage.sandbox.add_fault({"fault": "reset_before", "times": "always"})
+    await asyncio.gather(*(stage.pay(f"ORDER-{n}") for n in range(205)))
+    page = await opened(stage)
+    rows, more = page.locator("[data-id]"), page.get_by_role("button", name="Show more")
+    await expect(rows).to_have_count(100)
+    await more.focus()
+
+    await page.evaluate("refresh()")
+    await expect(more).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(rows).to_have_count(200)
+    await page.evaluate("refresh()")
+
+    await expect(rows).to_have_count(200)
+
+
+@in_browser
 async def test_text_of_a_caller_is_only_text(opened: Open, stage: Stage) -> None:
     evil = "<img src=x onerror=document.title='owned'>\"'"
     await stage.unknown(f"{evil}~reset_before", key=f"K {evil}")
@@ -380,6 +419,10 @@ async def test_asks_for_the_token_and_keeps_it_in_the_tab(
         await made.unknown("ORDER-3~reset_before")
         page = await opened(made)
         dialog = page.get_by_role("dialog", name="Admin token")
+        await dialog.get_by_label("Admin token").fill("another")
+        await dialog.get_by_role("button", name="Continue").click()
+        await expect(dialog.get_by_role("alert")).to_have_text("This token was refused.")
+
         await dialog.get_by_label("Admin token").fill("s3cret-token")
         await dialog.get_by_role("button", name="Continue").click()
 

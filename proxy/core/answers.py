@@ -47,6 +47,11 @@ def is_older(seen: Seen, operation: Operation) -> bool:
     return older_than(seen, operation.newest)
 
 
+def is_disputed(seen: Seen, operation: Operation) -> bool:
+    """Whether the ledger holds the same version with another status, and keeps to that (state table)."""
+    return seen.version is not None and seen.version == operation.version and seen.status != operation.status
+
+
 class Voice(Struct, frozen=True, kw_only=True):
     """Makes one call's answers, in the platform's shape. `stored_bytes_max` is `limits.stored_response`."""
 
@@ -101,7 +106,7 @@ class Voice(Struct, frozen=True, kw_only=True):
         marks = Marks(_KNOWN.get(verdict.outcome, Knowledge.UNKNOWN), 0, None, self.given_key())
         if last is not None and (verdict.outcome in DEFINITE or verdict.passes):
             return Reply(last.response, marks)
-        told = self._unknown(None, note, verdict.retry_after_ms or RETRY_AFTER_MS)
+        told = self._unknown(None, note, _asked_ms(verdict))
         return Reply(self._render(told), marks)
 
     # --- what the ledger keeps ------------------------------------------------------------------------------
@@ -174,7 +179,7 @@ class Voice(Struct, frozen=True, kw_only=True):
 
     def unknown(self, operation: Operation, verdict: Verdict, note: AttemptNote) -> Response:
         """R8 c: the refusal's status and code in `error.last_answer`, its `Retry-After` kept."""
-        return self._render(self._unknown(operation, note, verdict.retry_after_ms or RETRY_AFTER_MS))
+        return self._render(self._unknown(operation, note, _asked_ms(verdict)))
 
     def in_doubt(self, operation: Operation) -> Reply:
         """A run that the ledger has left behind: what it sent itself may still be under way."""
@@ -290,6 +295,11 @@ _KNOWN = {Outcome.EXECUTED: Knowledge.EXECUTED, Outcome.PENDING: Knowledge.PENDI
 def _is_counted(route: Route) -> bool:
     """Whether the route's keys count submissions on a subject (K3)."""
     return route.key.template is not None and "{seq}" in route.key.template
+
+
+def _asked_ms(verdict: Verdict) -> int:
+    """What the platform asked to wait, kept for the caller, also "not at all" (R8 c)."""
+    return RETRY_AFTER_MS if verdict.retry_after_ms is None else verdict.retry_after_ms
 
 
 def _why(verdict: Verdict) -> str:

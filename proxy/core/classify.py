@@ -38,7 +38,7 @@ Decoder = Callable[[bytes, int], bytes | None]
 """Decodes a body up to a number of bytes; None where it is broken or larger."""
 
 _NEVER_RETRIED_IN_DOUBT = frozenset({*range(300, 400), 501, 505})  # nor a 409 whose code is not listed (R4)
-_MAY_WAIT = frozenset({429, 503})  # whose Retry-After replaces the computed wait (R6)
+_PACES = frozenset({429, 503})  # whose Retry-After replaces the computed wait (R6)
 _CODE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -48,8 +48,10 @@ class Verdict(Struct, frozen=True, kw_only=True):
     `retry`: another attempt may be made (R4). `passes`: in doubt, but the caller may get this answer as it
     is (R8 b). `code`: the platform's error code. `detail`: one of few words for what ended it, for logs and
     metrics; `cause`: the wire's own account of it, for people. `seen`: the platform's object of an executed or
-    pending answer. `related_id`: what resource an error names. `means`: the object status that an executed
-    answer without an object stands for. `withheld`: it repeats the call's own credential (D4).
+    pending answer. `retry_after_ms`: what an answer that settles nothing asks to wait; `paces`: our own next
+    attempt waits as long (R6), and not the caller alone (R8 c). `related_id`: what resource an error names.
+    `means`: the object status that an executed answer without an object stands for. `withheld`: it repeats the
+    call's own credential (D4).
     """
 
     outcome: Outcome
@@ -60,6 +62,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     code: str | None = None
     seen: Seen | None = None
     retry_after_ms: int | None = None
+    paces: bool = False
     related_id: str | None = None
     means: str | None = None
     withheld: bool = False
@@ -122,7 +125,7 @@ class Classifier:
         rule = self._rule(response, reading, after_doubt=after_doubt)
         outcome = Outcome.IN_DOUBT if rule is None else rule.outcome
         asked_ms = None
-        if response.status in _MAY_WAIT:
+        if outcome not in DEFINITE:
             asked_ms = retry_after_ms(response.headers, received_wall_ms=received_wall_ms)
         return Verdict(
             outcome=outcome,
@@ -132,6 +135,7 @@ class Classifier:
             code=_fit_code(_text(reading.value, self._platform.error_code), secret),
             seen=self._seen(reading, received_wall_ms, withheld) if outcome in DEFINITE else None,
             retry_after_ms=asked_ms,
+            paces=response.status in _PACES,
             related_id=_text(reading.value, self._platform.error_related_id),
             means=None if rule is None else rule.means,
             withheld=withheld,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from proxy.core.answers import Voice
 from proxy.core.classify import Verdict
 from proxy.core.http import Answered
-from proxy.core.messages import AttemptNote, Settle
-from proxy.core.model import Operation, Outcome, State
+from proxy.core.messages import AttemptNote, Fact, OutcomeConflict, Settle
+from proxy.core.model import EntryKind, Operation, Outcome, State, replace
 from proxy.core.settle import absence_holds, with_end
 
 STATE_OF = {Outcome.EXECUTED: State.EXECUTED, Outcome.PENDING: State.PENDING}
@@ -39,3 +39,20 @@ def ending(
         state, released = State.UNKNOWN, False
     answer = voice.stored(ended, told, verdict, note, from_platform=told is response, state=state)
     return Settle(record, state, note, answer, None, released)
+
+
+def as_answered(operation: Operation, verdict: Verdict) -> Operation:
+    """The operation as a definite answer shows it, where the store could not take that in."""
+    status = verdict.seen.status if verdict.seen else None
+    return replace(operation, state=STATE_OF[verdict.outcome], status=status)
+
+
+def new_conflict(before: Operation | None, operation: Operation) -> tuple[Fact, ...]:
+    """That the ledger's last word on it is a conflict, unless it was so before this call's write."""
+    last = operation.history[-1:]
+    is_new = (
+        last
+        and last[0].kind is EntryKind.OUTCOME_CONFLICT
+        and (before is None or before.history[-1:] != last)
+    )
+    return (OutcomeConflict(operation, last[0].text),) if is_new else ()

@@ -13,7 +13,7 @@ from typing import assert_never
 from proxy.core import answers
 from proxy.core.answers import Voice
 from proxy.core.classify import Classifier, Verdict
-from proxy.core.ending import STATE_OF, ending
+from proxy.core.ending import STATE_OF, as_answered, ending, new_conflict
 from proxy.core.fingerprint import differing
 from proxy.core.http import Answered, NotSent, NotSentReason
 from proxy.core.messages import (
@@ -35,7 +35,6 @@ from proxy.core.messages import (
     KeyExpired,
     LeaseTakenOver,
     LedgerDisagreed,
-    OutcomeConflict,
     RecordAttempt,
     Recorded,
     Repeat,
@@ -321,7 +320,7 @@ class Guard:
                 retry,
                 record.key,
                 self._attempts,
-                retry_after_ms=verdict.retry_after_ms,
+                retry_after_ms=verdict.retry_after_ms if verdict.paces else None,
                 now_ms=now_ms,
                 deadline_ms=self._deadline_ms,
             )
@@ -360,10 +359,7 @@ class Guard:
             facts.append(BecameUnknown(operation))
         elif operation.state is State.EXECUTED and (before is None or before.is_unresolved):
             facts.append(BecameKnown(operation, operation.settled_by or "answer"))
-        is_told = before is not None and before.history[-1:] == operation.history[-1:]
-        if not is_told and operation.history and operation.history[-1].kind is EntryKind.OUTCOME_CONFLICT:
-            facts.append(OutcomeConflict(operation, operation.history[-1].text))
-        return Step(self._own_answer(operation), tuple(facts))
+        return Step(self._own_answer(operation), (*facts, *new_conflict(before, operation)))
 
     def _own_answer(self, operation: Operation) -> Reply:
         """The caller gets what its own last attempt brought, unless the ledger knows better (U4)."""
@@ -382,7 +378,10 @@ class Guard:
         last, verdict = self._last_answer, self._verdict
         if last is None or verdict is None or verdict.outcome not in DEFINITE:
             return None
-        if verdict.seen is not None and answers.is_older(verdict.seen, operation):
+        if operation.by_hand is not None:  # settled since by a person who knew all that the answer tells (C5)
+            return None
+        seen = verdict.seen
+        if seen is not None and (answers.is_older(seen, operation) or answers.is_disputed(seen, operation)):
             return self._voice.recorded_answer(operation) or self._voice.nothing_to_show(operation, None)
         return self._voice.live(operation, last.response)
 
@@ -394,7 +393,7 @@ class Guard:
             step = self._finish()
         else:
             step = self._overtaken(operation, now_ms)
-        return Step(step.command, (fact, *step.facts))
+        return Step(step.command, (fact, *new_conflict(before, operation), *step.facts))
 
     def _overtaken(self, operation: Operation, now_ms: int) -> Step:
         """The ledger moved on without this run: its truth is the caller's (P5, U4)."""
@@ -454,7 +453,7 @@ class Guard:
         if verdict is None or note is None:  # following, or withdrawing
             return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
         if verdict.outcome in DEFINITE and self._last_answer is not None:
-            told = _as_answered(self.operation, verdict)
+            told = as_answered(self.operation, verdict)
             return Step(self._voice.live(told, self._last_answer.response))
         if _is_breaker(verdict):
             return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
@@ -474,19 +473,13 @@ class Guard:
     def _store_failed_outside_a_run(self, now_ms: int) -> Step:
         route = self.claim.route
         if self.operation is not None and self._last_answer is not None and self._verdict is not None:
-            told = _as_answered(self.operation, self._verdict)  # an update that failed
+            told = as_answered(self.operation, self._verdict)  # an update that failed
             return Step(self._voice.live(told, self._last_answer.response))
         forwards = self.operation is None and route.on_failure is OnFailure.FORWARD and not self._unrecorded
         if forwards and not isinstance(self.claim.key, SeqKey):
             self._unrecorded = True
             return Step(self._repeat(self.claim.key, None, now_ms), (SentUnrecorded(self._route),))
         return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
-
-
-def _as_answered(operation: Operation, verdict: Verdict) -> Operation:
-    """The operation as a definite answer shows it, where the store could not take that in."""
-    status = verdict.seen.status if verdict.seen else None
-    return replace(operation, state=STATE_OF[verdict.outcome], status=status)
 
 
 def _breaker_open(event: AttemptEnded) -> bool:

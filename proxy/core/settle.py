@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.core import states
-from proxy.core.evidence import absorbed, disagreement, link, older_than, remember
+from proxy.core.evidence import absorbed, disagreement, link, newer_than, older_than, remember
 from proxy.core.messages import (
     AttemptNote,
     AttemptRecorded,
@@ -213,8 +213,9 @@ class SettleRun(Struct, frozen=True):
         late = not leads(self.operation, current)
         ended = _ended_now(with_end(current, self.ended), now) if self.ended and not late else current
         history: tuple[Entry, ...] = ended.history
-        if current.state is State.NOT_EXECUTED or current.by_hand is not None:
-            text = f"a late answer of the platform says {self.state}; it was held to be {_was(current)}"
+        said = seen.status if seen else self.state
+        if current.state is State.NOT_EXECUTED or current.by_hand not in (None, said):
+            text = f"a late answer of the platform says {said}; it was held to be {_was(current)}"
             history = told(ended, now, EntryKind.OUTCOME_CONFLICT, text)
         elif late:
             text = f"a late answer of the platform: {self.state}"
@@ -299,7 +300,10 @@ def _was(operation: Operation) -> str:
 
 
 class UpdateFromRepeat(Struct, frozen=True):
-    """Write what a forwarded repeat showed, unless it is older than the record (P6)."""
+    """Write what a forwarded repeat showed, unless it is older than the record (P6).
+
+    A person may have settled it while the repeat was on its way: the platform's answer overrides that (C5).
+    """
 
     operation: Operation
     state: State
@@ -317,10 +321,18 @@ class UpdateFromRepeat(Struct, frozen=True):
         current = tables.operation(self.scope, self.operation.id)
         if current is None:
             current = anew(tables, now, self.operation)
+        if older_than(self.seen, current.newest):
+            return SettleRefused(current)
+        if current.by_hand is not None and newer_than(self.seen, current):
+            late = SettleRun(self.operation, self.state, self.ended, self.answer, self.seen)
+            return late.apply(tables, now)
+        if current.by_hand is not None:
+            return SettleRefused(current)
         if current.state not in (State.EXECUTED, State.PENDING, State.MANUAL_REVIEW):
             return SettleRefused(current)
-        if older_than(self.seen, current.newest) or current.by_hand is not None:
-            return SettleRefused(current)
+        if current.state is State.EXECUTED and self._says_no_more(current):
+            change = disagreement(tables, now, current, self.seen)
+            return SettleRefused(change.operation if change else current)
         states.check(current.state, Move.SETTLE_DEFINITE, self.state)
         count = current.attempt_count + 1
         attempt = Attempt(
@@ -354,3 +366,8 @@ class UpdateFromRepeat(Struct, frozen=True):
         tables.put(linked)
         remember(tables, now, linked, self.seen)
         return Settled(linked)
+
+    def _says_no_more(self, current: Operation) -> bool:
+        """The version that is recorded, with something else: what is executed stays as it is (state table)."""
+        changes = self.seen.status != current.status or self.state is not State.EXECUTED
+        return changes and self.seen.version is not None and self.seen.version == current.version

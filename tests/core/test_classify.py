@@ -301,21 +301,24 @@ def test_decoder_that_the_application_brings_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "retry_after", "wait_ms"),
+    ("status", "body", "retry_after", "wait_ms", "paces"),
     [
-        (429, b"", b"2", 2_000),
-        (503, error("temporarily_unavailable"), b"30", 30_000),
-        (503, HTML, b"1", 1_000),
-        (429, b"", b"-1", None),
-        (500, b"", b"2", None),
-        (409, error("operation_in_progress"), b"2", None),
-        (202, b"", b"2", None),
+        (429, b"", b"2", 2_000, True),
+        (503, error("temporarily_unavailable"), b"30", 30_000, True),
+        (503, HTML, b"1", 1_000, True),
+        (429, b"", b"-1", None, True),
+        (500, b"", b"2", 2_000, False),
+        (409, error("operation_in_progress"), b"2", 2_000, False),
+        (403, error("forbidden"), b"600", 600_000, False),
+        (202, b"", b"2", None, False),
     ],
 )
-def test_retry_after_counts_on_429_and_503(
-    status: int, body: bytes, retry_after: bytes, wait_ms: int | None
+def test_retry_after_paces_attempts_on_429_and_503_and_is_kept_for_the_caller_of_all_that_settle_nothing(
+    status: int, body: bytes, retry_after: bytes, wait_ms: int | None, paces: bool
 ) -> None:
-    assert answer(status, body, (b"Retry-After", retry_after)).retry_after_ms == wait_ms
+    """R6, R8 (c)."""
+    verdict = answer(status, body, (b"Retry-After", retry_after))
+    assert (verdict.retry_after_ms, verdict.paces) == (wait_ms, paces)
 
 
 HINTED = replace(PAYHUB, should_retry_header=b"Stripe-Should-Retry")

@@ -37,7 +37,7 @@ from proxy.core.messages import (
     Withdrawn,
     Woke,
 )
-from proxy.core.model import EntryKind, Knowledge, Operation, Outcome, Owner, State, replace
+from proxy.core.model import Entry, EntryKind, Knowledge, Operation, Outcome, Owner, State, replace
 from proxy.core.rules import OnFailure, Replay
 from proxy.core.tables import told
 from tests.core.play import (
@@ -144,16 +144,23 @@ def test_guard_refusal_after_doubt_settles_unknown_and_says_504(result: WireResu
     assert replies(504, "unknown", code="result_unknown")(reply)
 
 
-def test_guard_refusal_after_doubt_is_named_with_its_retry_after_kept() -> None:
-    busy = error(429, "rate_limited", ((b"Content-Type", b"application/json"), (b"Retry-After", b"600")))
+@pytest.mark.parametrize(
+    ("status", "code", "asked"),
+    [(429, "rate_limited", b"600"), (403, "forbidden", b"600"), (422, "validation_failed", b"0")],
+)
+def test_guard_refusal_after_doubt_is_named_with_its_retry_after_kept(
+    status: int, code: str, asked: bytes
+) -> None:
+    """R8 c: of any refusal, not only of those whose Retry-After paces the attempts (R6)."""
+    busy = error(status, code, ((b"Content-Type", b"application/json"), (b"Retry-After", asked)))
     played = guard(CLAIM)
     play(played, *IN_DOUBT_START)
     step = played.step(ends(busy), NOW_MS)
     assert isinstance(step.command, Settle)
     reply = played.step(Settled(ended(doubtful(), State.UNKNOWN, answer=step.command.answer)), NOW_MS).command
     assert isinstance(reply, Reply)
-    assert last_answer(reply) == {"status": 429, "code": "rate_limited"}
-    assert (b"Retry-After", b"600") in reply.answer.headers
+    assert last_answer(reply) == {"status": status, "code": code}
+    assert (b"Retry-After", asked) in reply.answer.headers
 
 
 @pytest.mark.parametrize(
@@ -576,6 +583,32 @@ def test_guard_update_refused_for_newer_evidence_gives_that() -> None:
         (Recorded(executed_with_answer(), False), repeats()),
         (ends(payment(version=4)), updates(State.EXECUTED)),
         (SettleRefused(newer), replies(200, "executed", replayed=True)),
+    )
+
+
+def test_guard_repeat_that_disputes_the_recorded_version_gives_what_is_recorded() -> None:
+    """State table; and people are told."""
+    before = executed_with_answer()
+    entry = Entry(at_ms=1, kind=EntryKind.OUTCOME_CONFLICT, text="version 3 was succeeded, and is failed")
+    facts = play(
+        guard(CLAIM),
+        (Recorded(before, False), repeats()),
+        (ends(payment("failed", version=3)), updates(State.EXECUTED)),
+        (SettleRefused(replace(before, history=(entry,))), replies(201, "executed", replayed=True)),
+    )
+    assert [fact.text for fact in facts if isinstance(fact, OutcomeConflict)] == [entry.text]
+
+
+def test_guard_repeat_of_what_a_person_settled_meanwhile_is_told_so() -> None:
+    pending = replace(executed_with_answer(), state=State.PENDING, status="processing")
+    play(
+        guard(CLAIM),
+        (Recorded(pending, False), repeats()),
+        (ends(payment("processing", version=3)), updates(State.PENDING)),
+        (
+            SettleRefused(replace(pending, state=State.EXECUTED, by_hand="failed")),
+            replies(409, "executed", code="settled_by_hand"),
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.core.delivery import MarkAnsweredEarly
-from proxy.core.evidence import SettleByHand
+from proxy.core.evidence import ABSENT, SettleByHand
 from proxy.core.keys import handle
 from proxy.core.messages import AttemptNote, AttemptRecorded, Blocked, Settled, SettleRefused, Superseded
 from proxy.core.model import (
@@ -434,13 +434,48 @@ def test_update_with_an_older_object_is_refused() -> None:
     assert update(book, before, State.PENDING, shown("processing", 2)) == SettleRefused(before)
 
 
-def test_update_of_what_a_person_settled_or_that_is_no_longer_known_is_refused() -> None:
+def test_update_of_what_is_no_longer_known_is_refused() -> None:
     book = Book()
     before = recorded(book)
-    book.put(replace(before, by_hand="failed"))
-    assert isinstance(update(book, before, State.EXECUTED, shown("succeeded", 4)), SettleRefused)
     book.put(replace(before, state=State.UNKNOWN))
     assert isinstance(update(book, before, State.EXECUTED, shown("succeeded", 4)), SettleRefused)
+
+
+@pytest.mark.parametrize("status", ["failed", ABSENT])
+def test_update_overrides_what_a_person_said_while_the_repeat_was_on_its_way(status: str) -> None:
+    """C5: the platform's own evidence, with an alert; it was thrown away, and the ledger said failed for good."""
+    book = Book()
+    before = recorded(book, state=State.PENDING)
+    assert book.run(SettleByHand(SCOPE, before.id, status, "ada", "the bank said so")) is not None
+    assert isinstance(update(book, before, State.EXECUTED, shown("succeeded", 3)), SettleRefused)
+    held = book.only
+    assert held.by_hand == status, "what the person knew already overrides nothing"
+    update(book, before, State.EXECUTED, shown("succeeded", 4))
+    now = book.only
+    assert (now.state, now.status, now.by_hand) == (State.EXECUTED, "succeeded", None)
+    assert now.history[-1].kind is EntryKind.OUTCOME_CONFLICT
+
+
+def test_late_answer_that_agrees_with_the_person_is_no_conflict() -> None:
+    book = Book()
+    before = recorded(book, state=State.PENDING)
+    book.run(SettleByHand(SCOPE, before.id, "succeeded", "ada", "the bank said so"))
+    update(book, before, State.EXECUTED, shown("succeeded", 4))
+    assert (book.only.by_hand, book.only.history[-1].kind) == (None, EntryKind.LATE_ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [(State.EXECUTED, "failed"), (State.PENDING, "processing"), (State.PENDING, "succeeded")],
+)
+def test_update_with_the_version_that_is_recorded_changes_nothing_executed(state: State, status: str) -> None:
+    """State table: unchanged, and another status is a conflict; a repeat made "failed" of what had succeeded."""
+    book = Book()
+    before = recorded(book)
+    assert isinstance(update(book, before, state, shown(status, 3)), SettleRefused)
+    assert (book.only.state, book.only.status) == (State.EXECUTED, "succeeded")
+    conflicts = [entry for entry in book.only.history if entry.kind is EntryKind.OUTCOME_CONFLICT]
+    assert len(conflicts) == (status != "succeeded")
 
 
 def test_update_of_a_lost_record_writes_it_anew() -> None:

@@ -5,16 +5,20 @@ what a worker that is gone left behind is adopted by whoever starts next.
 
 A disk that is full or read-only costs what it did not take, and nothing more: half a write is cut off before the
 next one, for its reader would stop there, and once a second everything is tried anew until the disk takes it.
+
+A file that is mostly past is replaced by a smaller one that is on the disk before it takes its name: whenever the
+process or the host ends, one of the two is there, whole.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -24,7 +28,7 @@ from proxy.core.model import EntryKind, Guard, Handle, Now, Operation, Operation
 from proxy.core.tables import Tables, listed, told
 from proxy.ports import StoreUnavailable
 from proxy.stores.codec import RowUnreadable, pack, unpack_operation
-from proxy.stores.sqlite_writer import Worker
+from proxy.stores.sqlite_writer import IDLE_S, Worker
 
 SLOTS = 64  # workers of one host
 REWRITE_BYTES = 4 * 1024 * 1024  # a file below this is never worth rewriting
@@ -76,15 +80,20 @@ def _frame(operation: OperationId, doc: bytes) -> bytes:
 
 
 def _frames(content: bytes) -> Iterator[tuple[OperationId, bytes, int]]:
-    """The whole frames, each with where it ends; a torn or damaged one ends the file, as after a power cut."""
+    """The whole frames, each with where it ends; without a damaged one, or one torn at the end by a power cut."""
     at = 0
     while at + _HEAD.size <= len(content):
         checksum, name_bytes, doc_bytes = _HEAD.unpack_from(content, at)
         start = at + _HEAD.size
         at = start + name_bytes + doc_bytes
-        if at > len(content) or zlib.crc32(content[start:at]) != checksum:
+        if at > len(content):
             return
-        yield OperationId(content[start : start + name_bytes].decode()), content[start + name_bytes : at], at
+        if zlib.crc32(content[start:at]) == checksum:
+            yield (
+                OperationId(content[start : start + name_bytes].decode()),
+                content[start + name_bytes : at],
+                at,
+            )
 
 
 class Journal:
@@ -98,12 +107,14 @@ class Journal:
         self._path = path
         self._failed = failed
         self._loop = asyncio.get_running_loop()
-        self._worker = Worker("safepost-journal", idle=self._sync)
+        self._worker = Worker("safepost-journal", idle=lambda: self._append(()))
         self._file: FileIO | None = None
         self._held: dict[OperationId, Operation] = {}
         self._pending: list[tuple[OperationId, Operation | None]] = []
         self._docs: dict[OperationId, int] = {}  # of the writing thread: what is in the file, and how large
         self._whole_bytes = 0  # likewise: up to here the file's frames are whole
+        self._rewrite_past_bytes = 0  # likewise: below this, the last try says that it can't be replaced
+        self._synced_at = self._loop.time()  # likewise
         self._is_dirty = False
         self._is_failing = False  # of the writing thread: something is not in the file
         self._retry: asyncio.TimerHandle | None = None  # of the loop: what is noted waits for it
@@ -187,92 +198,129 @@ class Journal:
         Raises: OSError.
         """
         content = file.readall()
-        found = _operations_of(content)
+        docs = _docs_of(content)
         if self._file is None:
-            self._file, self._path = file, path
+            self._file, self._path = file, path.resolve()  # what a link leads to is replaced, not the link
             self._whole_bytes = max((end for _, _, end in _frames(content)), default=0)
-            self._docs = {identity: len(_frame(identity, pack(one))) for identity, one in found.items()}
-            return found
-        with file:
-            self._write(list(found.items()))
-            os.fsync(self._file.fileno())
-            path.unlink()
-        return found
+            self._docs = {identity: len(_frame(identity, doc)) for identity, doc in docs.items()}
+            _beside(self._path).unlink(missing_ok=True)
+            _sync_folder(self._path)
+        else:
+            with file:
+                self._write(docs)
+                os.fsync(self._file.fileno())
+                path.unlink()
+        return _operations_of(docs)
 
     def _lock(self, path: Path) -> FileIO | None:
         """The file, open and ours; None where another worker has it."""
-        try:
-            file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+")
-        except OSError as error:
-            raise StoreUnavailable(f"{path}: store.journal: can't be opened: {error.strerror}") from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        while True:
+            try:
+                file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+")
+            except OSError as error:
+                raise StoreUnavailable(f"{path}: store.journal: can't be opened: {error.strerror}") from error
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                return None
+            if _is_still(file, path):
+                return file
             file.close()
-            return None
-        return file
 
     def _append(self, changes: Sequence[tuple[OperationId, Operation | None]]) -> None:
         """Ignored once something is missing in the file: everything is written anew then, these too."""
         if not self._is_failing:
-            self._try(changes)
+            self._try(_packed(changes))
 
     def _append_anew(self, held: dict[OperationId, Operation]) -> None:
         """Everything as it is now, since some of it may not be in the file."""
-        self._try([*((identity, None) for identity in self._docs.keys() - held.keys()), *held.items()])
-
-    def _try(self, changes: Sequence[tuple[OperationId, Operation | None]]) -> None:
+        docs = _packed(held.items())
         try:
-            self._write(changes)
-            if self._whole_bytes > max(REWRITE_BYTES, REWRITE_RATIO * sum(self._docs.values())):
-                self._rewrite()
+            self._replace(docs)
+        except OSError:  # where no other file can be made this one may still take it
+            self._try(dict.fromkeys(self._docs.keys() - held.keys(), b"") | docs)
+        else:
+            self._tell(None)
+
+    def _try(self, docs: dict[OperationId, bytes]) -> None:
+        try:
+            self._write(docs)
+            if self._is_dirty and self._file is not None and self._loop.time() - self._synced_at > IDLE_S:
+                self._is_dirty, self._synced_at = False, self._loop.time()
+                os.fsync(self._file.fileno())
         except OSError as error:
             self._tell(f"{self._path}: store.journal: can't be written: {error.strerror}")
         else:
             self._tell(None)
+            self._rewrite_where_worth_it()
 
-    def _rewrite(self) -> None:
-        """In the file's own place, since its lock goes with it: what is held is in Redis, too.
+    def _rewrite_where_worth_it(self) -> None:
+        least_bytes = max(REWRITE_BYTES, self._rewrite_past_bytes)
+        if (
+            self._file is None
+            or self._whole_bytes <= least_bytes
+            or self._whole_bytes <= REWRITE_RATIO * sum(self._docs.values())
+        ):
+            return
+        try:
+            self._file.seek(0)
+            self._replace(_docs_of(self._file.readall()))
+        except OSError:
+            # Nothing is missing, it is only longer than need be; where the disk is full the next append says so.
+            self._rewrite_past_bytes = 2 * self._whole_bytes
 
-        Raises: OSError; then what was held is written with what comes next.
+    def _replace(self, docs: dict[OperationId, bytes]) -> None:
+        """Hold these and nothing else from now on. Locked before it has its name, so that nobody else takes it.
+
+        Raises: OSError; unless the new file has the name, the one before goes on.
         """
-        file = self._file
-        if file is not None:
-            file.seek(0)
-            held = _operations_of(file.readall())
-            file.truncate(0)
-            self._docs, self._whole_bytes = {}, 0
-            self._write(list(held.items()))
+        before, beside = self._file, _beside(self._path)
+        if before is None:
+            return
+        frames = {identity: _frame(identity, doc) for identity, doc in docs.items()}
+        content = b"".join(frames.values())
+        beside.unlink(missing_ok=True)
+        file = FileIO(os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600), "r+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write_all(file, content)
             os.fsync(file.fileno())
+            beside.replace(self._path)
+        except OSError:
+            file.close()
+            with suppress(OSError):  # where it stays, the next one takes it away
+                beside.unlink()
+            raise
+        self._file = file
+        self._whole_bytes = len(content)
+        self._docs = {identity: len(frame) for identity, frame in frames.items()}
+        self._rewrite_past_bytes = 0
+        self._is_dirty = False
+        with suppress(OSError):
+            before.close()
+        _sync_folder(self._path)
 
-    def _write(self, changes: Sequence[tuple[OperationId, Operation | None]]) -> None:
-        """Append the changes, all of them.
+    def _write(self, docs: dict[OperationId, bytes]) -> None:
+        """Append them, all of them; an empty one is of an operation that is gone.
 
         Raises: OSError; the next write begins where this one did.
         """
         file = self._file
-        if file is None:
+        if file is None or not docs:
             return
-        frames = [(one, _frame(one, pack(now) if now is not None else b""), now) for one, now in changes]
-        content = b"".join(frame for _, frame, _ in frames)
+        frames = {identity: _frame(identity, doc) for identity, doc in docs.items()}
         if os.fstat(file.fileno()).st_size > self._whole_bytes:
             file.truncate(self._whole_bytes)
-        left = memoryview(content)
-        while left:
-            left = left[file.write(left) or 0 :]
+        content = b"".join(frames.values())
+        _write_all(file, content)
         self._whole_bytes += len(content)
         self._is_dirty = True
-        for identity, frame, now in frames:
-            if now is not None:
+        for identity, frame in frames.items():
+            if docs[identity]:
                 self._docs[identity] = len(frame)
             else:
                 self._docs.pop(identity, None)
-
-    def _sync(self) -> None:
-        if self._is_dirty and self._file is not None:
-            self._is_dirty = False
-            with suppress(OSError):  # the next append meets the same trouble and reports it
-                os.fsync(self._file.fileno())
 
     def _tell(self, trouble: str | None) -> None:
         if (trouble is not None) != self._is_failing:
@@ -292,16 +340,58 @@ class Journal:
             self._tell(f"{self._path}: store.journal: can't be written to its end: {error.strerror}")
 
 
-def _operations_of(content: bytes) -> dict[OperationId, Operation]:
-    """What the file holds in the end. A record that can't be read is left out: the others still help."""
+def _packed(changes: Iterable[tuple[OperationId, Operation | None]]) -> dict[OperationId, bytes]:
+    """The documents of the operations; of one that is gone, an empty one. The last word on each counts."""
+    last = dict(changes)
+    return {identity: pack(one) if one is not None else b"" for identity, one in last.items()}
+
+
+def _docs_of(content: bytes) -> dict[OperationId, bytes]:
+    """What the file holds in the end."""
     docs: dict[OperationId, bytes] = {}
     for identity, doc, _ in _frames(content):
         if doc:
             docs[identity] = doc
         else:
             docs.pop(identity, None)
+    return docs
+
+
+def _operations_of(docs: dict[OperationId, bytes]) -> dict[OperationId, Operation]:
+    """A record that can't be read is left out: the others still help."""
     held: dict[OperationId, Operation] = {}
     for identity, doc in docs.items():
         with suppress(RowUnreadable):
             held[identity] = unpack_operation(doc)
     return held
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
+
+
+def _is_still(file: FileIO, path: Path) -> bool:
+    """Whether the file has its name; another worker may have replaced it, or removed it, before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _write_all(file: FileIO, content: bytes) -> None:
+    """Raises: OSError."""
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) or 0 :]
+
+
+def _sync_folder(path: Path) -> None:
+    """Have the name outlive a power cut, too. Raises: OSError."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such thing
+            raise
+    finally:
+        os.close(folder)

@@ -10,7 +10,7 @@ from proxy.ports import Clock, Store
 from proxy.stores.memory import MemoryStore
 from proxy.stores.notices import Notice, NoticeKind, Notify, unheard
 from proxy.stores.redis import RedisStore
-from proxy.stores.redis_link import RedisUrlError
+from proxy.stores.redis_url import RedisUrlError
 from proxy.stores.sqlite import SqliteStore
 
 __all__ = ["SCHEMES", "Notice", "NoticeKind", "Notify", "StoreUrlError", "make_store", "sqlite_path"]

@@ -18,10 +18,11 @@ from proxy.stores.purging import ClockTrust, PurgeOperations, PurgeSubjects
 from proxy.stores.redis_engine import RedisEngine, ServerTime
 from proxy.stores.redis_find import Finder
 from proxy.stores.redis_guardian import Guardian
-from proxy.stores.redis_link import Link, Trouble
+from proxy.stores.redis_link import Link
 from proxy.stores.redis_listener import Listener
 from proxy.stores.redis_rows import Names, names_of, tag_of
 from proxy.stores.redis_settings import read_settings, warnings_of
+from proxy.stores.redis_trouble import Trouble
 from proxy.stores.waiters import WaitHub
 
 Answer = TypeVar("Answer")

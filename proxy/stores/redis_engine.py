@@ -24,7 +24,7 @@ from redis.exceptions import NoScriptError
 from proxy.core.model import Now, Scope
 from proxy.ports import Clock, StoreUnavailable
 from proxy.stores.batch import Done, Job, Outcome
-from proxy.stores.redis_link import Link, Trouble
+from proxy.stores.redis_link import Link
 from proxy.stores.redis_rows import (
     EPOCH,
     SCOPES,
@@ -38,6 +38,7 @@ from proxy.stores.redis_rows import (
     tag_of,
 )
 from proxy.stores.redis_trips import RowCache, Trip, pack_steps
+from proxy.stores.redis_trouble import Trouble
 
 SCRIPT = files("proxy.stores").joinpath("commit.lua").read_text(encoding="utf-8")
 SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()

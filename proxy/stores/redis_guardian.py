@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 from proxy.stores import secret
 from proxy.stores.notices import Notice, NoticeKind, Notify
 from proxy.stores.redis_engine import ServerTime
-from proxy.stores.redis_link import Link, Trouble
+from proxy.stores.redis_link import Link
 from proxy.stores.redis_rows import MARKER, PREFIX, SECRET
+from proxy.stores.redis_trouble import Trouble
 from proxy.stores.tasks import stop
 
 WATCH_S = 2.0

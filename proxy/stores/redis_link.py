@@ -6,164 +6,33 @@ where it is known whether it is safe. Its failures become `Trouble`, which says 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from redis import exceptions as failures
-from redis.asyncio import Redis, RedisCluster, Sentinel
+from redis.asyncio import ConnectionPool, Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from proxy.ports import StoreUnavailable
 from proxy.stores.redis_rows import Argument
+from proxy.stores.redis_trouble import NETWORK, Trouble, trouble_of
+from proxy.stores.redis_url import (
+    PORT,
+    SENTINEL_PORT,
+    UNCLEAR,
+    RedisUrlError,
+    check_own,
+    parts_of,
+    place_of,
+    without_option,
+)
 
 CONNECT_MS_MAX = 1_000
 NO_RETRY = 0
 WAIT_OPTION = "wait_replicas"
 WAIT_SHARE = 0.5  # of the verb's time limit, for the replicas to confirm
-PORT = 6379
-SENTINEL_PORT = 26379
-
-
-class Trouble(Exception):
-    """Redis did not do a command, or did not say that it did.
-
-    Args: is_passing: worth another try within the time limit.
-        was_sent: the command may have been carried out all the same.
-    """
-
-    def __init__(self, text: str, *, is_passing: bool, was_sent: bool) -> None:
-        super().__init__(text)
-        self.is_passing = is_passing
-        self.was_sent = was_sent
-
-    def as_failure(self, where: str, *, may_have_happened: bool) -> StoreUnavailable:
-        return StoreUnavailable(f"{where}: {self}", may_have_happened=may_have_happened)
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """An error reply that Redis gives before it does anything."""
-
-    beginning: str
-    text: str
-    is_passing: bool
-
-
-_REFUSALS = (
-    _Refusal("READONLY", "this server is a replica now; looking for the primary", is_passing=True),
-    _Refusal("LOADING", "the server is still loading its data", is_passing=True),
-    _Refusal("BUSY", "a script of another program keeps the server busy", is_passing=True),
-    _Refusal("MASTERDOWN", "the server lost its primary", is_passing=True),
-    _Refusal("CLUSTERDOWN", "the cluster does not serve all its slots", is_passing=True),
-    _Refusal("TRYAGAIN", "the cluster is moving these keys", is_passing=True),
-    _Refusal(
-        "OOM",
-        "the server's memory is full (maxmemory). Free memory or raise the limit; calls go on by themselves",
-        is_passing=False,
-    ),
-    _Refusal(
-        "MISCONF",
-        "the server can't save to its disk and refuses writes. Look at its log and its disk",
-        is_passing=False,
-    ),
-    _Refusal(
-        "NOREPLICAS",
-        "too few replicas are connected (min-replicas-to-write), so the server refuses writes",
-        is_passing=False,
-    ),
-    _Refusal("NOAUTH", "the server asks for a password; set it in store.url", is_passing=False),
-    _Refusal("WRONGPASS", "the server refuses the user or password of store.url", is_passing=False),
-    _Refusal(
-        "NOPERM",
-        "the server's ACL does not let this user run a command; it needs keys and channels safepost:* and the "
-        "commands of the store (docs: operating)",
-        is_passing=False,
-    ),
-)
-_BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
-    (failures.ReadOnlyError, "READONLY"),
-    (failures.BusyLoadingError, "LOADING"),
-    (failures.MasterDownError, "MASTERDOWN"),
-    (failures.ClusterDownError, "CLUSTERDOWN"),
-    (failures.TryAgainError, "TRYAGAIN"),
-    (failures.OutOfMemoryError, "OOM"),
-    (failures.NoPermissionError, "NOPERM"),
-    (failures.AuthenticationError, "WRONGPASS"),
-    (failures.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
-)
-
-
-_LOST = (
-    failures.ConnectionError,
-    failures.RedisClusterException,
-    OSError,
-    asyncio.IncompleteReadError,
-    RuntimeError,
-    AttributeError,
-)
-"""How a lost connection shows. RedisClusterException, which is no RedisError, says that no node of a cluster can
-be reached, or that none lets this user see the slots. RuntimeError is uvloop's word for a write to one that was
-just reset, where asyncio says nothing and fails the next read; AttributeError is redis-py's stumble over one that
-another task drops while it is being taken out of the pool."""
-NETWORK = (failures.RedisError, *_LOST)
-
-
-def trouble_of(error: Exception, *, was_sent: bool) -> Trouble:
-    """What the failure means. Never repeats what redis-py says of the URL or the command."""
-    beginning = next(
-        (code for kind, code in _BY_CLASS if isinstance(error, kind)), str(error).partition(" ")[0]
-    )
-    for refusal in _REFUSALS:
-        if beginning.startswith(refusal.beginning):
-            return Trouble(refusal.text, is_passing=refusal.is_passing, was_sent=False)
-    if isinstance(error, failures.TimeoutError | TimeoutError):
-        return Trouble("the server does not answer in time", is_passing=True, was_sent=was_sent)
-    if isinstance(error, _LOST):
-        return Trouble("the connection is lost or refused", is_passing=True, was_sent=was_sent)
-    if isinstance(error, failures.ResponseError):
-        return Trouble(f"the server refuses: {str(error)[:200]}", is_passing=False, was_sent=False)
-    return Trouble(f"{type(error).__name__}", is_passing=True, was_sent=was_sent)
-
-
-class RedisUrlError(ValueError):
-    """A Redis URL that can't be understood. Never repeats it, since it may hold a password (F2)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """A URL of several hosts: `redis+sentinel://user:secret@h1:26379,h2:26379/service/0?tls=true`."""
-
-    hosts: tuple[tuple[str, int], ...]
-    username: str | None
-    password: str | None
-    path: tuple[str, ...]
-    options: dict[str, str]
-
-
-def _parts(url: str, *, port: int) -> _Parts:
-    split = urlsplit(url)
-    credentials, _, hosts = split.netloc.rpartition("@")
-    username, _, password = credentials.partition(":")
-    pairs: list[tuple[str, int]] = []
-    for host in hosts.split(","):
-        name, colon, number = host.rpartition(":") if not host.endswith("]") else (host, "", "")
-        if not colon:
-            name, number = host, str(port)
-        if not name or not number.isdigit():
-            raise RedisUrlError("store.url: expected HOST:PORT, several with commas, after the //")
-        pairs.append((name.strip("[]"), int(number)))
-    return _Parts(
-        tuple(pairs),
-        unquote(username) or None,
-        unquote(password) or None,
-        tuple(part for part in split.path.split("/") if part),
-        dict(parse_qsl(split.query)),
-    )
 
 
 class Link:
@@ -183,6 +52,7 @@ class Link:
             "decode_responses": False,
         }
         url, replicas = without_option(url, WAIT_OPTION)
+        check_own(url, self._settings)
         if replicas is not None and not replicas.isdigit():
             raise RedisUrlError(f"store.url: {WAIT_OPTION}: expected a number of replicas")
         self.wait_replicas = int(replicas or 0)
@@ -195,43 +65,54 @@ class Link:
         self.form = {"redis+sentinel": "sentinel", "redis+cluster": "cluster"}.get(scheme, "server")
         self._cluster: RedisCluster | None = None
         self._sentinel: Sentinel | None = None
+        try:
+            self._make(url)
+        except RedisUrlError:
+            raise
+        except (ValueError, TypeError, failures.RedisError):  # their text may hold a part of the URL
+            raise RedisUrlError(UNCLEAR) from None
+
+    def _make(self, url: str) -> None:
+        """The client, and a connection that is never made: what its options lack shows now, not at the first call.
+
+        Raises: RedisUrlError, and what redis-py raises.
+        """
         if self.form == "cluster":
-            self._cluster = self._make_cluster(url)
             self.where = "Redis Cluster"
-        elif self.form == "sentinel":
+            self._cluster = self._make_cluster(url)
+            for node in self._cluster.startup_nodes:
+                node.connection_class(**node.connection_kwargs)
+            return
+        if self.form == "sentinel":
             self._redis = self._make_sentinel(url)
         else:
-            self._redis = self._make_single(url)
-
-    def _make_single(self, url: str) -> Redis:
-        split = urlsplit(url)
-        try:
-            place = split.path if split.scheme == "unix" else f"{split.hostname}:{split.port or PORT}"
-            self.where = f"Redis at {place}"
-            return Redis.from_url(url, **self._settings)
-        except (ValueError, TypeError):  # their text may hold a part of the URL
-            text = "store.url: redis-py can't understand this Redis URL or its options"
-            raise RedisUrlError(text) from None
+            self.where = f"Redis at {place_of(url)}"
+            self._redis = Redis.from_url(url, **self._settings)
+        pool = self._redis.connection_pool
+        pool.connection_class(**pool.connection_kwargs)
 
     def _make_sentinel(self, url: str) -> Redis:
-        parts = _parts(url, port=SENTINEL_PORT)
-        if not parts.path:
-            raise RedisUrlError("store.url: expected redis+sentinel://HOSTS/SERVICE[/DB], found no service")
-        settings = {**self._settings, **_options(parts)}
-        asked = {key: settings.pop(f"sentinel_{key}", None) for key in ("username", "password")}
+        parts = parts_of(url, port=SENTINEL_PORT)
+        service = parts.path[0] if parts.path else ""
+        database = parts.path[1] if len(parts.path) > 1 else "0"
+        if not service or not database.isdecimal() or len(parts.path) > 2:
+            found = "another path" if service else "no service"
+            raise RedisUrlError(f"store.url: expected redis+sentinel://HOSTS/SERVICE[/DB], found {found}")
         self._sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
-            list(parts.hosts), sentinel_kwargs={**self._settings, **{k: v for k, v in asked.items() if v}}
+            list(parts.hosts), sentinel_kwargs={**self._settings, **parts.of_sentinels}
         )
-        self.where = f"Redis by Sentinel, service {parts.path[0]}"
+        self.where = f"Redis by Sentinel, service {service}"
         client: Redis = self._sentinel.master_for(
-            parts.path[0], db=int(parts.path[1]) if len(parts.path) > 1 else 0, **settings
+            service, db=int(database), **{**self._settings, **parts.options}
         )
         return client
 
     def _make_cluster(self, url: str) -> RedisCluster:
-        parts = _parts(url, port=PORT)
+        parts = parts_of(url, port=PORT)
+        if parts.path not in ((), ("0",)):
+            raise RedisUrlError("store.url: expected redis+cluster://HOSTS, found a path behind them")
         nodes = [ClusterNode(host, port) for host, port in parts.hosts]
-        return RedisCluster(startup_nodes=nodes, **{**self._settings, **_options(parts)})
+        return RedisCluster(startup_nodes=nodes, **{**self._settings, **parts.options})
 
     @property
     def client(self) -> Redis | RedisCluster:
@@ -243,7 +124,7 @@ class Link:
         Raises: Trouble; redis-py's NoScriptError as it is.
         """
         if self._cluster is not None:
-            return await self._run_in_cluster(self._cluster, command)
+            return await self._run_in_cluster(self._cluster, lambda: command)
         (reply,) = await self._converse(lambda: (command,))
         return reply
 
@@ -255,7 +136,7 @@ class Link:
             undo it. redis-py's NoScriptError as it is.
         """
         if self._cluster is not None:
-            return await self._run_in_cluster(self._cluster, make())
+            return await self._run_in_cluster(self._cluster, make)
         if not self.wait_replicas:
             (reply,) = await self._converse(lambda: (make(),))
             return reply
@@ -300,13 +181,30 @@ class Link:
                 await self.forget_connections()
             raise trouble from error
 
-    async def _run_in_cluster(self, cluster: RedisCluster, command: Sequence[Argument]) -> Any:
+    async def _run_in_cluster(self, cluster: RedisCluster, make: Callable[[], tuple[Argument, ...]]) -> Any:
         try:
-            return await cluster.execute_command(*command)
+            await (
+                cluster.initialize()
+            )  # looks for the nodes again where a command was lost; nothing has left yet
+        except NETWORK as error:
+            raise trouble_of(error, was_sent=False) from error
+        try:
+            return await cluster.execute_command(*make())
         except failures.NoScriptError:
             raise
         except NETWORK as error:
+            await self._ask_others(cluster, str(getattr(error, "last_failed_node_name", "")))
             raise trouble_of(error, was_sent=True) from error
+
+    async def _ask_others(self, cluster: RedisCluster, failed: str) -> None:
+        """Let the next look for the nodes not begin at the one that failed.
+
+        One that is frozen would take all the time that a verb has. What the others say of it puts it back.
+        """
+        known = cluster.nodes_manager.startup_nodes
+        if failed in known and len(known) > 1:
+            with suppress(*NETWORK):  # it is left because it fails
+                await known.pop(failed).disconnect()
 
     async def ask(self, *command: Argument) -> Any:
         """A question about the server itself, to any node; the answer as redis-py reads it.
@@ -352,8 +250,8 @@ class Link:
         if self._cluster is None:
             return self._redis
         node = self._cluster.get_random_node()
-        settings = {k: v for k, v in node.connection_kwargs.items() if k in _LISTENING}
-        return Redis(host=node.host, port=int(node.port), **settings)
+        pool: Any = ConnectionPool(connection_class=node.connection_class, **node.connection_kwargs)
+        return Redis.from_pool(pool)
 
     async def close(self) -> None:
         if self._cluster is not None:
@@ -366,29 +264,3 @@ class Link:
         if self._sentinel is not None:
             for one in self._sentinel.sentinels:
                 await one.aclose()
-
-
-_LISTENING = frozenset(
-    {"username", "password", "ssl", "ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile"}
-)
-
-
-def _options(parts: _Parts) -> dict[str, Any]:
-    """The credentials and TLS settings of a URL with several hosts, as redis-py names them."""
-    options: dict[str, Any] = {k: v for k, v in parts.options.items() if k != "tls"}
-    if parts.options.get("tls", "false").lower() in ("true", "1", "yes"):
-        options["ssl"] = True
-    if parts.username:
-        options["username"] = parts.username
-    if parts.password:
-        options["password"] = parts.password
-    return options
-
-
-def without_option(url: str, name: str) -> tuple[str, str | None]:
-    """The URL without one of Safepost's own options, and that option's value."""
-    split = urlsplit(url)
-    pairs = parse_qsl(split.query, keep_blank_values=True)
-    value = next((v for k, v in pairs if k == name), None)
-    query = urlencode([(k, v) for k, v in pairs if k != name])
-    return urlunsplit(split._replace(query=query)), value

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from redis.asyncio.client import PubSub
 
 from proxy.core.model import OperationId
-from proxy.stores.redis_link import NETWORK, Link
+from proxy.stores.redis_link import Link
 from proxy.stores.redis_rows import PREFIX, channel_of
+from proxy.stores.redis_trouble import NETWORK
 from proxy.stores.tasks import stop
 
 HELLO = f"{PREFIX}:listening"  # keeps the subscription open while nobody waits

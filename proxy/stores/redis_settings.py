@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.stores.redis_link import Link, Trouble
+from proxy.stores.redis_link import Link
+from proxy.stores.redis_trouble import Trouble
 
 VERSION_MIN = (6, 2)
 

@@ -15,7 +15,7 @@ from proxy.clock import SystemClock
 from proxy.core.messages import Reserved
 from proxy.ports import Query, StoreUnavailable
 from proxy.stores.redis import RedisStore
-from proxy.stores.redis_link import trouble_of
+from proxy.stores.redis_trouble import trouble_of
 from tests.chaos.lines import Line
 from tests.contract.values import reserve
 from tests.stores.redis_server import Server

@@ -46,6 +46,24 @@ async def test_url_names_its_store(url: str, kind: type) -> None:
         ("redis+cluster://u:hidden@h:port", "expected HOST:PORT"),
         ("redis+cluster://u:hidden@h:1?wait_replicas=1", "not to be had with Redis Cluster"),
         ("redis://u:hidden@h:1?wait_replicas=some", "expected a number"),
+        ("redis://:31337/hidden@h:1", "percent-encoded"),
+        ("redis://:31337#hidden@h:1", "percent-encoded"),
+        ("redis://:31337?hidden@h:1", "percent-encoded"),
+        ("redis://u:31337/hidden@h:1", "percent-encoded"),
+        ("redis://:[hidden@h:1", "percent-encoded"),
+        ("unix://u:31337/hidden@/run/r.sock", "percent-encoded"),
+        ("redis+cluster://:31337/hidden@h:1", "percent-encoded"),
+        ("redis+cluster://u:31337/hidden@h:1", "percent-encoded"),
+        ("redis+sentinel://u:31337/hidden@h:1", "percent-encoded"),
+        ("redis+sentinel://:31337#hidden@h:1/pay", "percent-encoded"),
+        ("redis://h:1?hidden=31337", "options"),
+        ("redis://h:1?max_connections=hidden", "options"),
+        ("redis+sentinel://h:1/pay?hidden=31337", "options"),
+        ("redis+sentinel://h:1/pay/hidden", "found another path"),
+        ("redis+cluster://h:1?hidden=31337", "options"),
+        ("redis+cluster://h:1/7", "found a path"),
+        ("redis://h:1?decode_responses=true", "decode_responses is set by Safepost"),
+        ("redis+cluster://h:1?retry_on_timeout=true", "retry_on_timeout is set by Safepost"),
     ],
 )
 async def test_url_that_names_none_is_told_without_its_password(url: str, says: str) -> None:
@@ -53,6 +71,7 @@ async def test_url_that_names_none_is_told_without_its_password(url: str, says: 
         make_store(url, clock=CLOCK, timeout_ms=1_000)
     assert says in str(raised.value)
     assert "hidden" not in str(raised.value)
+    assert "31337" not in str(raised.value)
 
 
 async def test_journal_is_for_redis_alone() -> None:

@@ -25,6 +25,7 @@ class OwedWrites:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._verbs: dict[int, Verb[object]] = {}
+        self._unrecorded: dict[tuple[str, ...], set[int]] = {}  # of those, by what a later call may ask for
         self._unused: dict[tuple[str, ...], dict[Owner, WithdrawClaim]] = {}  # by what their calls asked for
         self._unused_count = 0
         self._numbers = itertools.count()
@@ -39,8 +40,20 @@ class OwedWrites:
     def add(self, verb: Verb[object]) -> None:
         """Owe a write. Past the limit the oldest is dropped: its lease ends in doubt, which is safe."""
         if len(self._verbs) >= OWED_MAX:
-            del self._verbs[next(iter(self._verbs))]
-        self._verbs[next(self._numbers)] = verb
+            self._written(next(iter(self._verbs)))
+        number = next(self._numbers)
+        self._verbs[number] = verb
+        for thing in _things(verb):
+            self._unrecorded.setdefault(thing, set()).add(number)
+
+    def _written(self, number: int) -> None:
+        """Owed no more; it may have been written by another call meanwhile."""
+        verb = self._verbs.pop(number, None)
+        for thing in _things(verb):
+            numbers = self._unrecorded[thing]
+            numbers.discard(number)
+            if not numbers:
+                del self._unrecorded[thing]
 
     def withdraw(self, verb: WithdrawClaim) -> None:
         """A claim that was perhaps made and surely not used: taken back before its key is used again."""
@@ -55,10 +68,12 @@ class OwedWrites:
         """
         if self._unused:
             await self._withdraw_all(_identity(claim))
-        for number, verb in tuple(self._verbs.items()):
-            if number in self._verbs and isinstance(verb, AdmitUnrecorded) and _meets(verb.claim, claim):
-                await self._store.transact(verb)
-                self._verbs.pop(number, None)
+        if self._unrecorded:
+            met = set[int]().union(*(self._unrecorded.get(thing, ()) for thing in _asked_for(claim)))
+            for number in sorted(met):
+                if (verb := self._verbs.get(number)) is not None:
+                    await self._store.transact(verb)
+                    self._written(number)
 
     async def pay(self) -> bool:
         """Write what is owed, oldest first. True when nothing is owed any more."""
@@ -67,7 +82,7 @@ class OwedWrites:
                 await self._withdraw_all(identity)
             for number, verb in tuple(self._verbs.items()):
                 await self._store.transact(verb)
-                self._verbs.pop(number, None)
+                self._written(number)
         except StoreUnavailable:
             return False
         return not len(self)
@@ -82,10 +97,16 @@ class OwedWrites:
             del self._unused[identity]
 
 
-def _meets(sent: Claim, claim: Claim) -> bool:
-    """Whether what was sent unrecorded bears on this claim: the same key, or the same thing (U1)."""
-    same_thing = sent.scope == claim.scope and sent.subject is not None and sent.subject == claim.subject
-    return same_thing or _identity(sent) == _identity(claim)
+def _things(verb: Verb[object] | None) -> tuple[tuple[str, ...], ...]:
+    """What was sent unrecorded bears on (D3); nothing for other writes, whose operations the store has."""
+    return _asked_for(verb.claim) if isinstance(verb, AdmitUnrecorded) else ()
+
+
+def _asked_for(claim: Claim) -> tuple[tuple[str, ...], ...]:
+    """A claim's key, and the thing that it acts on (U1)."""
+    if claim.subject is None:
+        return (_identity(claim),)
+    return (_identity(claim), (claim.scope.tag, claim.subject))
 
 
 def _identity(claim: Claim) -> tuple[str, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from proxy import owed as owed_module
 from proxy.core.admit import AdmitUnrecorded
 from proxy.core.messages import Blocked, Reserved, Running
 from proxy.core.model import Handle, Key, Outcome, Owner, State, replace
@@ -84,3 +87,31 @@ async def test_what_was_sent_for_other_things_waits_its_turn() -> None:
     assert len(owed) == 2
     assert await owed.pay()
     assert len(owed) == 0
+
+
+async def test_what_was_sent_twice_for_one_key_is_written_once_each_and_leaves_nothing() -> None:
+    store = MemoryStore(HandClock())
+    owed = OwedWrites(store)
+    for _ in range(2):
+        owed.add(unrecorded("K1", order="O1"))
+    owed.add(unrecorded("K2", order="O1"))
+    owed.add(unrecorded("K3", order="O3"))
+
+    await owed.take_back(claim("K1", order="O9"))
+    assert len(owed) == 2
+    await owed.take_back(claim("K9", order="O1"))
+    assert len(owed) == 1
+    assert await owed.pay()
+    assert owed._unrecorded == {}
+
+
+async def test_what_is_dropped_past_the_limit_is_not_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owed_module, "OWED_MAX", 2)
+    owed = OwedWrites(MemoryStore(HandClock()))
+    for name in ("K1", "K2", "K3"):
+        owed.add(unrecorded(name))
+
+    await owed.take_back(claim("K1"))
+    assert len(owed) == 2
+    await owed.take_back(claim("K3"))
+    assert len(owed) == 1

@@ -202,8 +202,13 @@ class Observer:
         self.counts.attempt(route=fact.route, outcome=fact.outcome.value, duration_us=duration_us)
         self.counts.ended(route=fact.route, reason=fact.reason, status=fact.status)
         if self._tracer is not None and run is not None and duration_us is not None:
-            wall_ms = self._clock.wall_ms()
-            self._tracer.attempt(fact, request_id=run.request_id, duration_us=duration_us, wall_ms=wall_ms)
+            self._tracer.attempt(
+                fact,
+                method=run.request.method.decode("ascii", "replace"),
+                request_id=run.request_id,
+                duration_us=duration_us,
+                wall_ms=self._clock.wall_ms(),
+            )
         level = Level.WARNING if fact.outcome in _LOUD else Level.INFO
         if level < self.log.level:
             return

@@ -25,6 +25,9 @@ from proxy.observe.version import VERSION
 PENDING_MAX = 20_000
 """Calls whose attempts wait for the call's end; the oldest are given up where more are under way."""
 
+ANSWERED_MAX = 1_000
+"""Calls whose callers were answered early, or had gone: attempts may follow, and belong under them."""
+
 EXPORT_TIMEOUT_S = 3  # also how long a stop may wait for a collector that is gone
 
 Attributes = dict[str, str | int | bool]
@@ -58,11 +61,17 @@ class Tracer:
         self._server = server
         self._propagator = TraceContextTextMapPropagator()
         self._attempts: OrderedDict[str, list[_Attempt]] = OrderedDict()
+        self._answered: OrderedDict[str, Context] = OrderedDict()
 
-    def attempt(self, fact: AttemptFinished, *, request_id: str, duration_us: int, wall_ms: int) -> None:
-        """Note an attempt; its span is made when its call ends, as a child of the call's."""
+    def attempt(
+        self, fact: AttemptFinished, *, method: str, request_id: str, duration_us: int, wall_ms: int
+    ) -> None:
+        """Note an attempt; its span is made when its call ends, as a child of the call's.
+
+        The call of one that ends after its caller was answered (W1, H6) has its span already.
+        """
         attributes: Attributes = {
-            "http.request.method": "POST",
+            "http.request.method": method,
             "server.address": self._server,
             "safepost.route": fact.route,
             "safepost.outcome": fact.outcome.value,
@@ -76,6 +85,9 @@ class Tracer:
             attributes["error.type"] = fact.reason
         ended_ns = wall_ms * NS_PER_MS
         found = _Attempt(ended_ns - duration_us * NS_PER_US, ended_ns, attributes, failed)
+        if (inside := self._answered.get(request_id)) is not None:
+            self._attempt_span(found, inside)
+            return
         self._attempts.setdefault(request_id, []).append(found)
         if len(self._attempts) > PENDING_MAX:
             self._attempts.popitem(last=False)
@@ -108,17 +120,24 @@ class Tracer:
             span.set_status(StatusCode.ERROR)
         inside = set_span_in_context(span)
         for attempt in self._attempts.pop(fact.request_id, ()):
-            child = self._tracer.start_span(
-                "POST",
-                context=inside,
-                kind=SpanKind.CLIENT,
-                attributes=attempt.attributes,
-                start_time=attempt.started_ns,
-            )
-            if attempt.failed:
-                child.set_status(StatusCode.ERROR)
-            child.end(attempt.ended_ns)
+            self._attempt_span(attempt, inside)
         span.end(ended_ns)
+        if fact.status in (0, 504):
+            self._answered[fact.request_id] = inside
+            if len(self._answered) > ANSWERED_MAX:
+                self._answered.popitem(last=False)
+
+    def _attempt_span(self, attempt: _Attempt, inside: Context) -> None:
+        span = self._tracer.start_span(
+            str(attempt.attributes["http.request.method"]),
+            context=inside,
+            kind=SpanKind.CLIENT,
+            attributes=attempt.attributes,
+            start_time=attempt.started_ns,
+        )
+        if attempt.failed:
+            span.set_status(StatusCode.ERROR)
+        span.end(attempt.ended_ns)
 
     def _parent(self, traceparent: str) -> Context | None:
         """The caller's own span, where it named one (W3C Trace Context)."""

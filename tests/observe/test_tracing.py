@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -10,7 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from proxy.core.messages import AttemptFinished, CallEnded
 from proxy.core.model import Key, Knowledge, OperationId, Outcome
-from proxy.observe.tracing import PENDING_MAX, Tracer
+from proxy.observe.tracing import ANSWERED_MAX, PENDING_MAX, Tracer
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -40,7 +41,7 @@ def attempt(n: int, outcome: Outcome, status: int | None, reason: str) -> Attemp
 def note(
     told: Told, fact: AttemptFinished, *, request_id: str = "r-1", us: int = 10_000, ago_ms: int = 0
 ) -> None:
-    told.tracer.attempt(fact, request_id=request_id, duration_us=us, wall_ms=WALL_MS - ago_ms)
+    told.tracer.attempt(fact, method="PUT", request_id=request_id, duration_us=us, wall_ms=WALL_MS - ago_ms)
 
 
 def call(status: int = 200, traceparent: str = PARENT) -> CallEnded:
@@ -83,6 +84,28 @@ def test_a_call_is_a_child_of_the_callers_span_and_its_attempts_are_under_it(tol
     assert first.attributes["error.type"] == "timeout"
     assert first.status.status_code is StatusCode.ERROR
     assert second.status.status_code is StatusCode.UNSET
+
+
+@pytest.mark.parametrize("status", [504, 0])
+def test_attempt_that_ends_after_its_caller_was_answered_is_in_the_call_s_trace(
+    told: Told, status: int
+) -> None:
+    """W1, H6: money in doubt is what a trace is asked about."""
+    told.tracer.call(call(status), wall_ms=WALL_MS)
+    note(told, attempt(1, Outcome.IN_DOUBT, None, "timeout"), ago_ms=-9_000)
+
+    spans = told.spans()
+    (server,), (client,) = spans[SpanKind.SERVER.name], spans[SpanKind.CLIENT.name]
+    assert client.parent is not None and client.parent.span_id == server.context.span_id
+    assert client.name == "PUT"
+
+
+def test_calls_that_were_answered_early_are_bounded(told: Told) -> None:
+    for number in range(ANSWERED_MAX + 50):
+        told.tracer.call(replace(call(504), request_id=str(number)), wall_ms=WALL_MS)
+
+    assert len(told.tracer._answered) == ANSWERED_MAX
+    told.tracer.close()
 
 
 def test_no_key_is_an_attribute(told: Told) -> None:

@@ -11,10 +11,10 @@ from proxy.config.settings import ScopePart
 from proxy.config.units import shown_duration
 from proxy.core import keys
 from proxy.core.claim import Understood, make_claim
-from proxy.core.http import RequestHead
+from proxy.core.http import RequestHead, first
 from proxy.core.messages import Claim, SeqKey
 from proxy.core.model import Key, Scope
-from proxy.core.problem import NEAR_MISS, Problem, invalid_request
+from proxy.core.problem import NEAR_MISS, Problem, body_too_large, invalid_request
 from proxy.core.retry import retry_times
 from proxy.core.routes import Match, RouteTable, near_miss, normalise
 from proxy.core.rules import KeyMode, Platform, Route
@@ -43,30 +43,40 @@ def explained(settings: Settings, head: RequestHead, body: bytes) -> tuple[Told,
     }
     routes = RouteTable(settings.platform.routes)
     match = routes.match(method, path)
-    refusal = _refusal(settings, routes, head, path, is_guarded=match is not None)
-    if refusal is not None:
-        told |= {"route": None, "guarded": False, "problem": _shown(refusal)}
+    taken = _taken(settings, head)
+    if not isinstance(taken, Problem) and match is None and _is_near_miss(settings, routes, head, path):
+        taken = invalid_request(NEAR_MISS, field="path")
+    if isinstance(taken, Problem):
+        told |= {"route": None, "guarded": False, "problem": _shown(taken)}
         return told, None
     if match is None:
         told |= {"route": None, "guarded": False, "retry": _unguarded_retry(settings.platform, method)}
         return told, None
-    more, claim = _guarded(settings, head, body, match, path)
+    more, claim = _guarded(settings, taken, body, match, path)
     return told | more, claim
 
 
-def _refusal(
-    settings: Settings, routes: RouteTable, head: RequestHead, path: str, *, is_guarded: bool
-) -> Problem | None:
-    """What keeps the target from being looked at, or sent, whatever the call holds (H4, H9)."""
+def _taken(settings: Settings, head: RequestHead) -> RequestHead | Problem:
+    """The head as the wire hands it on, or why it refuses it, whatever the call is about (H4, H9)."""
+    fields = head.headers
+    if first(fields, b"host") is None:
+        fields = ((b"Host", b"explained"), *fields)
+    line = b"%b %b HTTP/1.1" % (head.method, head.target)
+    raw = b"\r\n".join([line, *(b"%b: %b" % field for field in fields), b"", b""])
+    protected = frozenset(route.key.header.lower() for route in settings.platform.routes)
     try:
-        line = b"%b %b HTTP/1.1\r\nHost: explained\r\n\r\n" % (head.method, head.target)
-        parse_request_head(line, HeadLimits(), frozenset())
+        return parse_request_head(raw, HeadLimits(), protected).head
     except HeadRefused as refused:
-        return Problem(status=refused.status, code="invalid_request", message=f"{refused.message}.")
-    is_observing = settings.mode is Mode.OBSERVE
-    if not is_guarded and not is_observing and near_miss(routes, head.method, path):
-        return invalid_request(NEAR_MISS, field="path")
-    return None
+        return Problem(
+            status=refused.status,
+            code="invalid_request",
+            message=f"{refused.message}.",
+            field=refused.field,
+        )
+
+
+def _is_near_miss(settings: Settings, routes: RouteTable, head: RequestHead, path: str) -> bool:
+    return settings.mode is not Mode.OBSERVE and near_miss(routes, head.method, path)
 
 
 def _shown(problem: Problem) -> Told:
@@ -92,16 +102,20 @@ def _guarded(
     route = match.route
     merchant = _part(head, settings.merchant)
     environment = _part(head, settings.environment)
-    understood = make_claim(
-        head,
-        body,
-        match=match,
-        path=path,
-        platform=settings.platform,
-        scope=Scope(merchant or _UNSEEN, environment or _UNSEEN),
-        secrets=(),
-        request_id="",
-    )
+    understood: Understood | Problem
+    if len(body) > settings.limits.body_bytes:
+        understood = body_too_large(settings.limits.body_bytes)
+    else:
+        understood = make_claim(
+            head,
+            body,
+            match=match,
+            path=path,
+            platform=settings.platform,
+            scope=Scope(merchant or _UNSEEN, environment or _UNSEEN),
+            secrets=(),
+            request_id="",
+        )
     told: Told = {
         "route": route.name,
         "guarded": True,
@@ -118,7 +132,7 @@ def _guarded(
     }
     if isinstance(understood, Problem):
         told |= {
-            "key": _key_rule(route),
+            "key": _key_rule(route, head),
             "problem": _shown(understood),
             "retry": _plan(route, Key("example")),
         }
@@ -160,12 +174,14 @@ def _operation(claim: Claim) -> str | None:
     return keys.operation_id(claim.scope, claim.method, claim.path, claim.key)
 
 
-def _key_rule(route: Route) -> Told:
+def _key_rule(route: Route, head: RequestHead) -> Told:
+    """The key of a call that is refused: the caller's where that is a good one, else none."""
     rule = route.key
-    made = rule.mode is KeyMode.INJECT
+    given = keys.given_key(head.headers, rule)
+    made = given is None and rule.mode is KeyMode.INJECT
     return {
         "header": rule.header.decode("latin-1"),
-        "value": None,
+        "value": given if isinstance(given, str) else None,
         "from": f"the template {rule.template}" if made else "the caller",
         "looks_like": None,
     }

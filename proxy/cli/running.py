@@ -30,6 +30,7 @@ def add_to(app: typer.Typer) -> None:
 def run(config: ConfigFile = DEFAULT_CONFIG) -> int:
     """Start the proxy. SIGTERM and SIGINT drain it, SIGHUP reads the configuration again."""
     settings = settings_from(config)
+    _check_store(settings)
     _warn(settings)
 
     from proxy import app
@@ -42,6 +43,7 @@ def run(config: ConfigFile = DEFAULT_CONFIG) -> int:
 def check(config: ConfigFile = DEFAULT_CONFIG) -> int:
     """Validate a configuration without starting: every mistake at once, then what is legal but unsafe."""
     settings = settings_from(config)
+    _check_store(settings)
     count = _warn(settings)
     platform = settings.platform
     typer.echo(
@@ -91,6 +93,17 @@ def demo(
     from proxy.demo import play
 
     return _running(play(store=store, proxies=proxies))
+
+
+def _check_store(settings: Settings) -> None:
+    """A store's URL is read by its own kind of store, which is made for that and not opened."""
+    from proxy.clock import SystemClock
+    from proxy.stores import StoreUrlError, make_store
+
+    try:
+        make_store(settings.store.url, clock=SystemClock(), timeout_ms=settings.store.timeout_ms)
+    except StoreUrlError as problem:
+        raise Failure(f"{settings.file}: {problem}", code=USAGE) from None
 
 
 def _warn(settings: Settings) -> int:

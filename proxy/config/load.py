@@ -85,7 +85,10 @@ def load_preset(name: str, *, beside: Path) -> tuple[Preset, str]:
             raise ConfigError([ConfigProblem("", "platform", text + suggestion(name, presets.names()))])
         return _known_preset(name)
     path = beside / name
-    text = read_text(path)
+    try:
+        text = read_text(path)
+    except ConfigError as error:
+        raise ConfigError([ConfigProblem("", "platform", str(error))]) from None
     return preset_of(text, file=str(path)), text
 
 

@@ -23,7 +23,7 @@ FILE_BYTES_MAX = 1 << 20  # thousands of times a real one; a device or a log giv
 DEPTH_MAX = 40
 NODES_MAX = 50_000  # aliases repeat their anchor each time: a few lines can otherwise stand for billions
 
-_VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
+_VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -218,15 +218,17 @@ def substituted(
 
     def from_environment(match: re.Match[str]) -> str:
         name = match[1]
-        if name is None:
+        if match[0] == "$${":
             return "${"
-        if not _NAME.fullmatch(name):
+        if name is None:
+            problems.append(ConfigProblem(file, path, "expected ${NAME}, found ${ without its }"))
+        elif not _NAME.fullmatch(name):
             text = f"expected ${{NAME}}, a variable of letters, digits and _, found {match[0]!r}"
             problems.append(ConfigProblem(file, path, text))
         elif name not in environ:
             text = f"expected the environment variable {name} to be set, found it unset"
             problems.append(ConfigProblem(file, path, text))
-        return environ.get(name, "")
+        return environ.get(name or "", "")
 
     result = Substituted(_VARIABLE.sub(from_environment, value))
     result.written = value

@@ -374,8 +374,11 @@ class CallerConnection(asyncio.Protocol):
             self.abort()
 
 
-_NOTHING_SENT = "Nothing was sent to the platform."
-_BODY_BROKEN = "The call was broken off; a guarded call was not sent to the platform."
+_NOTHING_SENT = "Nothing was sent to the platform and no money moved. Mend the request, then send it again."
+_BODY_BROKEN = (
+    "The call was broken off; a guarded call was not sent to the platform, and its money did not move. "
+    "Send it again whole, with the same key."
+)
 _TOO_MANY = "This proxy serves as many connections as it may. Nothing was sent to the platform; try again."
 
 

@@ -125,6 +125,21 @@ def test_unusable_configuration_file_is_one_line_and_exit_2(
         assert words in errors[0]
 
 
+@pytest.mark.parametrize(
+    "url", ["redis://h:99999", "redis://h/name", "redis+sentinel://h", "redis+cluster://"]
+)
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_store_url_that_its_store_can_not_read_is_one_line_and_exit_2(
+    command: str, url: str, here: Path, capsys: Capture
+) -> None:
+    """C2: what `check` calls valid, `run` can start with."""
+    config = f"platform: payhub\nupstream: {{url: 'http://127.0.0.1:9'}}\nstore: {{url: '{url}'}}\n"
+    (here / "c.yaml").write_text(config)
+    code, _, errors = run(capsys, command, "-c", "c.yaml")
+    assert (code, len(errors)) == (2, 1)
+    assert errors[0].startswith("c.yaml: store.url: ")
+
+
 @contextmanager
 def as_a_plain_user() -> Iterator[None]:
     """Nothing is forbidden to root, whom tests in containers run as."""
@@ -225,6 +240,26 @@ def test_explain_says_that_a_target_is_refused(here: Path, capsys: Capture, path
     _, out, _ = run(capsys, "explain", "POST", path)
     assert words in out
     assert "streamed through" not in out
+
+
+@pytest.mark.parametrize("header", ["X Y: 1", "X: a\nb", "Connection: Idempotency-Key", "Content-Length: x"])
+def test_explain_says_that_a_header_is_refused(here: Path, capsys: Capture, header: str) -> None:
+    told = explained(capsys, "POST", "/v1/payments", "-d", ORDER, "-H", header)
+    assert told["problem"]["status"] == 400  # type: ignore[index]  # JSON
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [("", 400), ("{", 400), (f'{{"p":"{"x" * 1_048_576}"}}', 413)],
+    ids=["none", "cut", "large"],
+)
+def test_explain_of_a_refused_call_tells_the_key_that_it_brings(
+    here: Path, capsys: Capture, body: str, status: int
+) -> None:
+    (here / "body").write_text(body)
+    told = explained(capsys, "POST", "/v1/refunds", "-d", "@body", "-H", "Idempotency-Key: K1")
+    assert told["problem"]["status"] == status  # type: ignore[index]  # JSON
+    assert (told["key"]["value"], told["key"]["from"]) == ("K1", "the caller")  # type: ignore[index]  # JSON
 
 
 def test_explain_of_another_call_says_that_it_streams(here: Path, capsys: Capture) -> None:

@@ -130,11 +130,12 @@ def test_variable_holding_yaml_stays_text() -> None:
 
 def test_unset_and_misnamed_variables_are_named() -> None:
     problems: list[ConfigProblem] = []
-    substituted({"a": {"b": ["${NOPE}", "${1X}", "${}"]}}, {}, problems, file="c.yaml")
+    substituted({"a": {"b": ["${NOPE}", "${1X}", "${}", "x${NOPE"]}}, {}, problems, file="c.yaml")
     assert [str(problem) for problem in problems] == [
         "c.yaml: a.b[0]: expected the environment variable NOPE to be set, found it unset",
         "c.yaml: a.b[1]: expected ${NAME}, a variable of letters, digits and _, found '${1X}'",
         "c.yaml: a.b[2]: expected ${NAME}, a variable of letters, digits and _, found '${}'",
+        "c.yaml: a.b[3]: expected ${NAME}, found ${ without its }",
     ]
 
 

@@ -61,10 +61,11 @@ class Calls:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _beside: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def __call__(self, exchange: Exchange) -> None:
+    async def __call__(self, exchange: Exchange, request_id: bytes | None = None) -> None:
+        """Args: request_id: the call's, where it was asked for before; else it is made now (H7)."""
         started_us = self.clock.monotonic_us()
         head = exchange.head
-        request_id = self._request_id(head)
+        request_id = request_id or self.request_id(head)
         path, _query = normalise(head.target)
         match = self.routes.match(head.method.decode("latin-1"), path)
         if match is None or self.settings.is_observing:
@@ -307,7 +308,8 @@ class Calls:
                 headers = (*headers, (b"Authorization", credential))
         return headers
 
-    def _request_id(self, head: RequestHead) -> bytes:
+    def request_id(self, head: RequestHead) -> bytes:
+        """What names the call in every line: the caller's own id, or one that is made (H7)."""
         given = first(head.headers, b"x-request-id")
         if given and len(given) <= REQUEST_ID_MAX and given.isascii():
             return given

@@ -47,12 +47,15 @@ class ShadowCalls:
         if match is None:
             await self.calls(exchange)
             return
-        heard = Overheard(
-            exchange, self.calls.settings.body_bytes_max, lambda body: self._begun(heard, match, path, body)
-        )
+        request_id = self.calls.request_id(head)
+
+        def begun(body: bytes) -> None:
+            self._begun(heard, match, path, body, request_id.decode("latin-1"))
+
+        heard = Overheard(exchange, self.calls.settings.body_bytes_max, begun)
         if exchange.body_length == 0:
-            self._begun(heard, match, path, b"")
-        await self.calls(heard)
+            begun(b"")
+        await self.calls(heard, request_id)
         if heard.understood is not None:
             classifier = Classifier(match.route, self.calls.platform, ALL_DECODERS)
             verdict = classifier.classify(
@@ -60,7 +63,7 @@ class ShadowCalls:
             )
             self.shadow.ended(heard.understood.claim, verdict.outcome)
 
-    def _begun(self, heard: Overheard, match: Match, path: str, body: bytes) -> None:
+    def _begun(self, heard: Overheard, match: Match, path: str, body: bytes, request_id: str) -> None:
         """The request is whole: what would the guard have said?"""
         scope = self.calls.settings.scope_of(heard.head)
         understood = (
@@ -74,14 +77,15 @@ class ShadowCalls:
                 platform=self.calls.platform,
                 scope=scope,
                 secrets=self.calls.store.secrets(),
-                request_id="",
+                request_id=request_id,
                 observe=True,
             )
         )
         route = match.route
         if isinstance(understood, Problem):
             header = route.key.header.decode("latin-1")
-            self.tell(Observed(route.name, self.shadow.refused(understood, key_header=header)))
+            finding = self.shadow.refused(understood, key_header=header)
+            self.tell(Observed(route.name, finding, request_id))
             return
         heard.understood = understood
         for finding in self.shadow.passed(
@@ -90,7 +94,7 @@ class ShadowCalls:
             sensitive=understood.sensitive,
             now_ms=self.calls.clock.monotonic_ms(),
         ):
-            self.tell(Observed(route.name, finding))
+            self.tell(Observed(route.name, finding, request_id))
 
 
 class Overheard:

@@ -445,6 +445,7 @@ class Observed(Struct, frozen=True):
 
     route: str
     finding: str
+    request_id: str
 
 
 class LookupMade(Struct, frozen=True):

@@ -137,9 +137,10 @@ class Observer:
                 self.counts.add("guard_blocked_total", self.counts.route(route))
                 self.counts.add("duplicates_prevented_total", "twin" if twin else "guard")
                 self.log.line(Level.WARNING, "guard_blocked", {"route": route, "twin": twin, **of_run(run)})
-            case Observed(route, finding):
+            case Observed(route, finding, request_id):
                 self.counts.add("observed_total", self.counts.route(route), finding)
-                self.log.line(Level.WARNING, "observed", {"route": route, "finding": finding})
+                told = {"request_id": request_id, "route": route, "finding": finding}
+                self.log.line(Level.WARNING, "observed", told)
             case LookupMade():
                 self._looked_up(fact)
             case SentUnrecorded(route):

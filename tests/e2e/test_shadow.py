@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,22 @@ async def test_calls_pass_untouched_and_nothing_is_recorded(stage: Stage) -> Non
     assert platform.received[0].header(b"x-request-id") == []
     assert await proxy.operations() == ()
     assert await _findings(proxy) == {"missing_key": 1}
+
+
+@pytest.mark.parametrize("own", [(), (("X-Request-Id", "r-1"),)], ids=["made", "given"])
+async def test_a_finding_and_its_call_carry_one_request_id(
+    stage: Stage, own: tuple[tuple[str, str], ...]
+) -> None:
+    """C9, H7: whoever mends the service finds the call that the finding is about."""
+    platform = await stage.platform(ok())
+    process = await stage.process(platform.url, mode="observe", log={"level": "info"})
+
+    await process.call(payment(None, 10_000, *own))
+
+    finding = json.loads(await process.line('"observed"'))
+    call = json.loads(await process.line('"call"'))
+    assert finding["request_id"] == call["request_id"] != ""
+    assert not own or call["request_id"] == "r-1"
 
 
 async def test_a_failure_is_neither_retried_nor_changed(stage: Stage) -> None:

@@ -222,6 +222,7 @@ def _settings(config: Config, preset: Preset, platform: Platform, *, file: str, 
         traces_service=config.traces.service,
         log_level=config.log.level,
         log_format=config.log.format,
+        log_successes=config.log.successes,
     )
 
 

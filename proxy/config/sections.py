@@ -15,6 +15,7 @@ from proxy.config.rules import (
     Duration,
     Flag,
     Kind,
+    Number,
     Rate,
     RateKind,
     Schema,
@@ -287,4 +288,9 @@ class Log(Section):
     )
     format: Annotated[LogFormat, Choice(of=LogFormat)] = setting(
         default="json", description="json for machines, text for terminals."
+    )
+    successes: Annotated[float, Number(low=0, high=1)] = setting(
+        default=1,
+        description="Share of the calls that succeed with one attempt whose lines are written, chosen by their "
+        "request ids. Whatever else happens is written.",
     )

@@ -140,6 +140,7 @@ class Settings:
     traces_service: str
     log_level: LogLevel
     log_format: LogFormat
+    log_successes: float
 
     @property
     def has_fixed_scope(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from proxy.core.budget import Breaker, BreakerState, RetryBudget
@@ -76,6 +76,11 @@ class Gauges:
         found["lookups_backlog_seconds", ()] = ends_ms / 1000
         found |= self._of_drivers(routes)
         return found
+
+    def store_warned(self, warnings: tuple[str, ...] | None) -> None:
+        """The settings of the store that could lose claims are these now; None: as before (D5)."""
+        if warnings is not None and self.report is not None:
+            self.report = replace(self.report, warnings=warnings)
 
     def watch(self, driver: Drives, resolver: Resolves) -> None:
         """Ask these from now on; a driver before them counts for as long as it has work (O4)."""

@@ -159,8 +159,12 @@ def _word(value: Value) -> str:
         return str(value)
     if value.isalnum() and value.isascii():
         return value
-    shown = "".join(char if char.isprintable() and char != '"' else ascii(char)[1:-1] for char in value)
+    shown = "".join(_shown(char) for char in value)
     return f'"{shown}"' if " " in shown or not shown else shown
+
+
+def _shown(char: str) -> str:
+    return f"\\{char}" if char in '"\\' else char if char.isprintable() else ascii(char)[1:-1]
 
 
 def cut(text: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, assert_never
+from zlib import crc32
 
 from proxy.config.sections import LogFormat, LogLevel
 from proxy.config.settings import Settings
@@ -38,7 +39,7 @@ from proxy.observe.lines import LineWriter
 from proxy.observe.logs import AttemptLine, CallLine, Level, Log, Value, cut, is_terminal, masked
 from proxy.observe.money import MoneyTold
 from proxy.observe.news import News, Share
-from proxy.observe.told import of_run, trace_of
+from proxy.observe.told import key_of, of_run, trace_of
 from proxy.observe.version import VERSION
 from proxy.ports import Clock, Holdings, StoreReport
 from proxy.run import Run
@@ -63,6 +64,8 @@ class StoreNotice(Protocol):
     def kind(self) -> str: ...
     @property
     def text(self) -> str: ...
+    @property
+    def warnings(self) -> tuple[str, ...] | None: ...
 
 
 class Observer:
@@ -94,6 +97,7 @@ class Observer:
         self._news = News(clock, self.counts, share)
         self._money = MoneyTold(self.counts, self.log, self._news, clock)
         self._gauges = Gauges(settings.platform, clock)
+        self._successes = settings.log_successes
         self._last_status: tuple[str | None, int | None] = (None, None)
         self._tracer = _tracer(settings)
         self.counts.begin(clock.wall_ms())
@@ -131,12 +135,13 @@ class Observer:
                 self.counts.add("duplicates_prevented_total", "replayed")
             case ConflictFound(route, fields):
                 self.counts.add("conflicts_total", self.counts.route(route))
-                told = {"route": route, "fields": ",".join(fields), **of_run(run)}
+                told = {"route": route, "fields": ",".join(fields), **of_run(run), **key_of(run)}
                 self.log.line(Level.WARNING, "conflict", told)
             case GuardBlocked(route, twin):
                 self.counts.add("guard_blocked_total", self.counts.route(route))
                 self.counts.add("duplicates_prevented_total", "twin" if twin else "guard")
-                self.log.line(Level.WARNING, "guard_blocked", {"route": route, "twin": twin, **of_run(run)})
+                told = {"route": route, "twin": twin, **of_run(run), **key_of(run)}
+                self.log.line(Level.WARNING, "guard_blocked", told)
             case Observed(route, finding, request_id):
                 self.counts.add("observed_total", self.counts.route(route), finding)
                 told = {"request_id": request_id, "route": route, "finding": finding}
@@ -177,7 +182,7 @@ class Observer:
             trace = Trace(fact.trace_id, fact.duration_us / 1e6, self._clock.wall_ms())
             self.counts.traced(route=fact.route, bucket=bucket, trace=trace)
         level = Level.WARNING if knowledge == "unknown" or fact.status >= 500 else Level.INFO
-        if level < self.log.level:
+        if level < self.log.level or self._is_left_out(level, fact.request_id, fact.status, n=fact.attempts):
             return
         record = CallLine(
             request_id=masked(fact.request_id),
@@ -211,7 +216,8 @@ class Observer:
                 wall_ms=self._clock.wall_ms(),
             )
         level = Level.WARNING if fact.outcome in _LOUD else Level.INFO
-        if level < self.log.level:
+        request_id = run.request_id if run is not None else ""
+        if level < self.log.level or self._is_left_out(level, request_id, fact.status, n=fact.n):
             return
         record = AttemptLine(
             operation=fact.operation,
@@ -228,6 +234,21 @@ class Observer:
             record.request_id = masked(run.request_id)
             record.trace_id = trace_of(run.request.headers)
         self.log.record(level, "attempt", record)
+
+    def _is_left_out(self, level: Level, request_id: str, status: int | None, *, n: int) -> bool:
+        """Whether a line is not written because it tells of a plain success, and these are sampled.
+
+        By the request id, so that a call's lines and its attempt's go together, in every process.
+        """
+        if (
+            self._successes >= 1
+            or level is not Level.INFO
+            or n > 1
+            or status is None
+            or not 200 <= status < 400
+        ):
+            return False
+        return crc32(request_id.encode("utf-8", "surrogatepass")) >= self._successes * 2**32
 
     def _retry_planned(self, fact: RetryPlanned, run: Run | None) -> None:
         operation, status = self._last_status  # of the attempt that ended in the same step
@@ -295,6 +316,7 @@ class Observer:
 
     def store_notice(self, notice: StoreNotice) -> None:
         self.counts.add("store_notices_total", str(notice.kind))
+        self._gauges.store_warned(notice.warnings)
         level = Level.ERROR if notice.kind == "lost_data" else Level.WARNING
         self.log.line(level, "store_notice", {"kind": str(notice.kind), "text": cut(notice.text)})
         self._news.announce("store", {"kind": str(notice.kind), "text": cut(notice.text)})
@@ -354,6 +376,7 @@ class Observer:
         self.counts.know(settings.platform)
         self._gauges.platform = settings.platform
         self.log.level = _LEVELS[settings.log_level]
+        self._successes = settings.log_successes
         self._build(settings)
         self.counts.add("config_reloads_total", "applied")
         self.log.line(Level.INFO, "reloaded", {"config": settings.version})

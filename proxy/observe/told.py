@@ -18,6 +18,11 @@ def of_run(run: Run | None) -> dict[str, Value]:
     return {"request_id": masked(run.request_id), "trace_id": trace_of(run.request.headers)}
 
 
+def key_of(run: Run | None) -> dict[str, Value]:
+    """The key that a call brought; a `{seq}` key that the ledger has not filled in is none yet."""
+    return {"key": masked(run.claim.key)} if run is not None and isinstance(run.claim.key, str) else {}
+
+
 def trace_of(headers: Headers) -> str:
     """The trace that `traceparent` names (W3C Trace Context), empty without one."""
     for name, value in headers:

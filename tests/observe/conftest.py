@@ -19,14 +19,14 @@ from proxy.observe import Observer, Share
 TEXT = """
 upstream: {{url: "http://127.0.0.1:9"}}
 platform: payhub
-log: {{level: {level}, format: {format}}}
+log: {{level: {level}, format: {format}, successes: {successes}}}
 """
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def settings(*, level: str = "debug", form: str = "json") -> Settings:
-    return settings_of(TEXT.format(level=level, format=form), file="config.yaml")
+def settings(*, level: str = "debug", form: str = "json", successes: float = 1) -> Settings:
+    return settings_of(TEXT.format(level=level, format=form, successes=successes), file="config.yaml")
 
 
 @dataclass(slots=True)
@@ -94,11 +94,14 @@ Make = Callable[..., Seen]
 def make(tmp_path: Path) -> Iterator[Make]:
     all_of_them: list[tuple[Seen, int]] = []
 
-    def made(*, level: str = "debug", form: str = "json", share: Share | None = None) -> Seen:
+    def made(
+        *, level: str = "debug", form: str = "json", successes: float = 1, share: Share | None = None
+    ) -> Seen:
         file = tmp_path / f"log-{len(all_of_them)}"
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         clock = StillClock()
-        observer = Observer(settings=settings(level=level, form=form), clock=clock, share=share, log_fd=fd)
+        told = settings(level=level, form=form, successes=successes)
+        observer = Observer(settings=told, clock=clock, share=share, log_fd=fd)
         observer.holdings = ()  # as the application asks the store before it serves a page
         seen = Seen(observer, clock, file)
         all_of_them.append((seen, fd))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.core.messages import (
     AttemptFinished,
@@ -112,6 +113,35 @@ def test_level_decides_what_is_written(make: Make, level: str, events: list[str]
     seen.observer.fact(OutcomeConflict(operation(), "two truths"), None)
 
     assert [line["event"] for line in seen.lines()] == events
+
+
+def test_plain_successes_are_written_by_their_share_and_all_else_always(make: Make) -> None:
+    """A call and its attempt go together; who had to retry, was refused or is in doubt is never left out."""
+    seen = make(successes=0.25)
+    for n in range(400):
+        record = call(request_id=f"r-{n}", attempts=1)
+        seen.observer.fact(record, None)
+        if n < 3:
+            seen.observer.fact(replace(record, status=402, request_id=f"refused-{n}"), None)
+            seen.observer.fact(replace(record, attempts=2, request_id=f"retried-{n}"), None)
+            seen.observer.fact(replace(record, knowledge=Knowledge.UNKNOWN, request_id=f"doubt-{n}"), None)
+
+    told = [line["request_id"] for line in seen.lines()]
+    plain = [one for one in told if one.startswith("r-")]
+    assert 60 < len(plain) < 140
+    assert len(told) - len(plain) == 9
+
+
+def test_attempt_that_was_no_plain_success_is_written_whatever_the_share(make: Make) -> None:
+    """A 200 without the platform's object is in doubt."""
+    seen = make(successes=0)
+    for n, outcome in ((1, Outcome.EXECUTED), (1, Outcome.IN_DOUBT), (2, Outcome.EXECUTED)):
+        seen.observer.fact(
+            AttemptFinished(OperationId("op_1"), "create_payment", Key("K"), n, outcome, "http_200", 200),
+            None,
+        )
+
+    assert [(line["attempt"], line["outcome"]) for line in seen.lines()] == [(1, "in_doubt"), (2, "executed")]
 
 
 @pytest.mark.parametrize("form", ["json", "text"])

@@ -88,6 +88,7 @@ class App:
         settings = self.now.settings
         try:
             await self._refresh_holdings()  # before the first scrape: money in doubt is never said to be none
+            await self.now.resolver.count_backlog()
         except StoreUnavailable as error:
             self.observer.store_down(str(error))
         if worker is None or worker.serves_admin:
@@ -215,6 +216,8 @@ class App:
             owed=self.owed,
             before=self.now,
         )
+        if now.resolver.is_enabled:
+            now.resolver.backlog = self.now.resolver.backlog  # until its own first pass
         self.retired.append(self.now)
         self.now = now
         before, self._resolving = (

@@ -35,7 +35,8 @@ from proxy.ports import Clock, Query, Store, StoreUnavailable, Upstream
 PASS_MS = 500  # between two looks at what is due; the schedule's steps are 10 s and more
 PAGE = 50
 LOOKUP_LEASE_MARGIN_MS = 5_000
-AT_ONCE_MAX = 8  # lookups that wait for the platform at a time: enough for 5/s at 1.6 s an answer
+AT_ONCE_MAX = 25
+"""Lookups that wait for the platform at a time: at 5/s half of them may hang for 10 s and hold nobody up."""
 PUT_OFF_MS = 3_600_000  # what can't be asked for now is looked at again after an hour
 CLOCK_NOISE_MS = 1_000
 STORE_DOWN_MS = 2_000
@@ -61,6 +62,7 @@ class Resolver:
     backlog: int = 0
     _next_slot_ms: int = 0
     _line: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _asking: set[asyncio.Task[object]] = field(default_factory=set)
     _hints: dict[OperationId, Operation] = field(default_factory=dict)
     _turn: bool = False
     _seen_wall_ms: int = 0
@@ -78,20 +80,34 @@ class Resolver:
     async def run(self) -> None:
         """Resolve for the process's life."""
         swept_ms = self.clock.monotonic_ms()
-        while True:
-            try:
-                busy = await self.step()
-                if self.is_enabled and self.clock.monotonic_ms() - swept_ms > SWEEP_CHECK_MS:
-                    swept_ms = self.clock.monotonic_ms()
-                    await self.sweep()
-            except StoreUnavailable:
-                await asyncio.sleep(STORE_DOWN_MS / 1000)
-                continue
-            if not busy:
-                await asyncio.sleep(PASS_MS / 1000)
+        try:
+            while True:
+                try:
+                    busy = await self.step()
+                    if self.is_enabled and self.clock.monotonic_ms() - swept_ms > SWEEP_CHECK_MS:
+                        swept_ms = self.clock.monotonic_ms()
+                        await self.sweep()
+                except StoreUnavailable:
+                    await asyncio.sleep(STORE_DOWN_MS / 1000)
+                    continue
+                if not busy:
+                    await asyncio.sleep(PASS_MS / 1000)
+        finally:
+            asking, self._asking = self._asking, set()
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    async def count_backlog(self) -> None:
+        """Before the first pass does: what waits is never said to be nothing. Raises: StoreUnavailable."""
+        if self.is_enabled:
+            self.backlog = await self.store.count_due(before_ms=self._wall_ms())
 
     async def step(self) -> bool:
-        """One pass: notice dead leaders, then look one page of due operations up. True while more is due."""
+        """One pass: notice dead leaders, then look one page of due operations up. True while more is due.
+
+        An answer that is slow to come holds the next pass up for `PASS_MS`, and no longer.
+        """
         await self._notice_lapsed()
         if not self.is_enabled:
             return False
@@ -119,33 +135,32 @@ class Resolver:
         return self.store.now().wall_ms
 
     async def _look_up_all(self, wanted: list[tuple[Operation, bool]]) -> int:
-        """Start one after the other, by the rate; a few may wait for the platform at a time. How many were made.
+        """Ask one after the other, by the rate; a few may wait for the platform at a time. How many are asked for.
 
-        Each object is asked for once: its operations share the lookup (U2). Raises: StoreUnavailable, by itself
-        and not in a group, once those that had begun have ended.
+        Each object is asked for once: its operations share the lookup (U2). Raises: StoreUnavailable, and what
+        went wrong since the last pass.
         """
-        places = asyncio.Semaphore(AT_ONCE_MAX)
-        failures: list[StoreUnavailable] = []
-        made: list[Operation] = []
+        made = 0
+        for operation, forced in wanted:
+            if len(self._asking) >= AT_ONCE_MAX:
+                await asyncio.wait(self._asking, return_when=asyncio.FIRST_COMPLETED)
+            self._take_ended()
+            taken = await self._take(operation, forced=forced)
+            if not isinstance(taken, NotNow):
+                made += 1
+                self._asking.add(asyncio.create_task(self._ask(*taken), name="lookup"))
+        if self._asking:
+            await asyncio.wait(self._asking, timeout=PASS_MS / 1000)
+        self._take_ended()
+        return made
 
-        async def one(operation: Operation, forced: bool) -> None:
-            try:
-                if not isinstance(await self.look_up(operation, forced=forced), NotNow):
-                    made.append(operation)
-            except StoreUnavailable as error:
-                failures.append(error)
-            finally:
-                places.release()
-
-        async with asyncio.TaskGroup() as group:
-            for operation, forced in wanted:
-                await places.acquire()
-                if failures:
-                    break
-                group.create_task(one(operation, forced))
-        if failures:
-            raise failures[0]
-        return len(made)
+    def _take_ended(self) -> None:
+        """Raises: what one of them raised; a bug sooner than the store's being away."""
+        ended = [task for task in self._asking if task.done()]
+        self._asking.difference_update(ended)
+        errors = [error for task in ended if (error := task.exception()) is not None]
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, StoreUnavailable))
 
     async def _learn_the_time(self) -> None:
         """The ledger's newest record tells whether the clock went back before this process began."""
@@ -227,6 +242,11 @@ class Resolver:
 
     async def look_up(self, operation: Operation, *, forced: bool = False) -> NotNow | tuple[Change, ...]:
         """Look one operation's object up, if it is due and nobody else does."""
+        taken = await self._take(operation, forced=forced)
+        return taken if isinstance(taken, NotNow) else await self._ask(*taken)
+
+    async def _take(self, operation: Operation, *, forced: bool) -> NotNow | tuple[LookupTask, Route, bytes]:
+        """The right to ask for it, with its route and the credential; not before it is its turn by the rate."""
         route = self._route(operation)
         credential = self.authorization(operation.scope)
         if route is None or route.lookup is None or not operation.tracked or credential is None:
@@ -249,7 +269,7 @@ class Resolver:
             if isinstance(taken, NotNow):
                 return taken  # another one of the fleet was quicker: that costs nothing of the rate
             self._spend_slot()
-        return await self._ask(taken, route, credential)
+        return taken, route, credential
 
     async def _ask(self, task: LookupTask, route: Route, credential: bytes) -> tuple[Change, ...]:
         rule = route.lookup

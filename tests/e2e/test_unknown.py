@@ -76,6 +76,17 @@ async def test_o15_time_out_is_unknown_and_looked_up_on_the_schedule_until_it_is
     assert (await proxy.call(payment())).json["status"] == "succeeded"
 
 
+async def test_u2_what_waits_for_a_lookup_is_counted_before_the_first_one(stage: Stage) -> None:
+    """M1: the first scrape after a start said 0, however many results were unknown."""
+    platform, _ = await _unknown(stage, lookups={"enabled": False})
+    clock = MovedClock()
+    clock.advance(days=1)
+
+    proxy = await stage.proxy(platform.url, clock=clock, lookups=LOOKUPS)
+
+    assert proxy.app.now.resolver.backlog == 1
+
+
 async def test_u2_lookup_by_id_once_the_id_is_known(stage: Stage) -> None:
     platform = await stage.platform(ok(200, version=2))
     platform.plan(says(202, thing("processing", version=1)))

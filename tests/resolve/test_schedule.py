@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 import pytest
 
-from proxy.core.http import MaybeSent, MaybeSentReason, Phase, WireResult
+from proxy import resolver as resolver_module
+from proxy.core.http import MaybeSent, MaybeSentReason, Phase, WireRequest, WireResult
 from proxy.core.messages import BecameKnown, BecameUnknown, LookupMade
 from proxy.core.model import Handle, Knowledge, Owner, State, replace
 from proxy.core.resolve import TakeLookup
@@ -238,6 +240,63 @@ async def test_the_backlog_is_told_with_its_end() -> None:
 
     assert fleet.resolvers[0].backlog == 200
     assert fleet.resolvers[0].backlog_ends_in_ms == 200
+
+
+async def test_the_backlog_is_known_before_the_first_pass() -> None:
+    """M1: the first scrape of a start with a thousand unknowns said 0."""
+    fleet = Fleet(processing)
+    for number in range(200):
+        await fleet.put(due(operation(f"N{number}"), fleet.clock))
+    fleet.clock.advance(11 * SECOND)
+
+    await fleet.resolvers[0].count_backlog()
+
+    assert fleet.resolvers[0].backlog == 200
+    assert fleet.platform.at == []
+
+
+async def test_an_answer_that_does_not_come_holds_no_other_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """U2: the next page waited for it, for up to ten seconds; nor is its own object asked for meanwhile."""
+    monkeypatch.setattr(resolver_module, "PASS_MS", 20)
+    fleet = Fleet(processing)
+    go = asyncio.Event()
+    asked: list[str] = []
+
+    async def send(request: WireRequest, **_options: object) -> WireResult:
+        target = request.target.decode()
+        asked.append(target)
+        if target.endswith("N7"):
+            await go.wait()
+        return processing(target)
+
+    fleet.platform.send = send  # type: ignore[method-assign]  # one answer is held back
+    for number in range(70):
+        await fleet.put(due(operation(f"N{number}"), fleet.clock))
+    fleet.clock.advance(11 * SECOND)
+    host = fleet.resolvers[0]
+    while await host.step():
+        pass
+    await host.step()
+    assert len(asked) == len(set(asked)) == 70
+
+    go.set()
+    await host.step()
+    assert host._asking == set()
+    assert (await fleet.now(operation("N7"))).lookups.done == 1
+
+
+async def test_what_a_lookup_met_with_is_told_by_the_pass_that_finds_it_ended() -> None:
+    fleet = Fleet(processing)
+
+    async def send(*_: object, **__: object) -> WireResult:
+        raise LookupError("a bug")
+
+    fleet.platform.send = send  # type: ignore[method-assign]  # a bug of ours
+    await fleet.put(due(operation("O"), fleet.clock))
+    fleet.clock.advance(11 * SECOND)
+
+    with pytest.raises(LookupError, match="a bug"):
+        await fleet.resolvers[0].step()
 
 
 async def test_the_newest_are_not_starved_by_a_backlog() -> None:

@@ -14,7 +14,7 @@ from tests.tidy.tree import Source, called_name, package, real_names, suite, tex
 TASKS: Final[dict[str, str]] = {
     "proxy/app.py": "the loops beside the calls: leases, lookups, purge, signals",
     "proxy/calls.py": "an answer before the call ends (W1)",
-    "proxy/resolver.py": "a few lookups that wait for the platform at a time, owned by a group",
+    "proxy/resolver.py": "a few lookups that wait for the platform at a time, ended with the resolver",
     "proxy/sandbox/play.py": "callers that hang up",
     "proxy/sandbox/webhooks.py": "the events' sender",
     "proxy/stores/redis_engine.py": "a write that a cancelled wait must not cut in half",

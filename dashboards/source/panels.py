@@ -69,6 +69,8 @@ class Panel:
             },
             "color": {"mode": "thresholds" if self.kind != "timeseries" else "palette-classic"},
         }
+        if self.kind == "stat":
+            made["noValue"] = "–"
         if self.words:
             named = {str(value): {"text": text, "color": color} for value, text, color in self.words}
             made["mappings"] = [{"type": "value", "options": named}]

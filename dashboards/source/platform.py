@@ -23,7 +23,9 @@ _MAYBE_SENT = "|".join(reason.value for reason in MaybeSentReason)
 
 
 def _share(outcomes: str) -> str:
-    return total("attempts_total", f'outcome=~"{outcomes}"') + " / " + total("attempts_total")
+    """Nothing while nothing is sent: 0 by 0 is no number, and would be shown in red."""
+    some = total("attempts_total", f'outcome=~"{outcomes}"')
+    return f"{some} / ({total('attempts_total')} > 0)"
 
 
 def _answered(statuses: str) -> str:

@@ -186,6 +186,11 @@ def _about_addresses(settings: Settings) -> Iterator[str]:
 def _about_routes(settings: Settings) -> Iterator[str]:
     if not settings.platform.routes:
         yield f"routes: preset {settings.platform.name} has none: no call is guarded until routes name some"
+    if settings.platform.signed and settings.platform.signature_window_ms is None:
+        yield (
+            f"platform: preset {settings.platform.name} is signed and names no signature_window: attempts may "
+            "start after the platform has stopped taking the signature (F5)"
+        )
     for route in settings.platform.routes:
         if route.key.mode is KeyMode.INJECT and route.subject is None:
             yield f"routes.{route.name}.subject: null: another key for the same thing is not noticed (U1)"

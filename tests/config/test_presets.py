@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from proxy import presets
-from proxy.config import ConfigError, Settings, settings_of
+from proxy.config import ConfigError, Settings, settings_of, warnings
 from proxy.config.load import preset_of
 from proxy.config.text import Value, parse
 from proxy.core import keys
@@ -306,3 +306,14 @@ def test_signed_platform_gets_nothing_injected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"routes\.create_payment\.key\.mode: expected require.*F5"):
         settings_of(signed(tmp_path, "{key: {mode: inject}}"), file="c.yaml", environ={})
     assert settings_of(signed(tmp_path, "{}"), file="c.yaml", environ={}).platform.signed
+
+
+def test_signed_platform_without_a_window_is_warned_of(tmp_path: Path) -> None:
+    """F5: an attempt that starts after the signature's window would be refused, or worse."""
+    found = settings_of(signed(tmp_path, "{}"), file="c.yaml", environ={})
+    assert [line for line in warnings(found) if "signature_window" in line]
+    window = 'signature_window: {value: 5m, source: "their page on signatures", read: 2026-11-29}'
+    text = presets.text("payhub").replace("signed: false", f"signed: true\n{window}")
+    (tmp_path / "signed.yaml").write_text(text, encoding="utf-8")
+    file = f"platform: {tmp_path}/signed.yaml\nupstream: {{url: https://h, authorization: k}}\n"
+    assert warnings(settings_of(file, file="c.yaml", environ={})) == []

@@ -102,7 +102,7 @@ def operations(
                 str(each.get("route")),
                 str(each.get("subject") or ""),
                 str(each.get("knowledge")),
-                str(each.get("status") or ""),
+                str(each.get("status") or ("needs a person" if each.get("needs_person") else "")),
                 _money(each),
                 str(each.get("attempt_count", "")),
                 str(each.get("updated") or ""),

@@ -25,6 +25,8 @@ CHECK_MS_MAX = 5_000  # of the quick check at open: refusing has to take less th
 CHECK_STEPS = 20_000  # virtual machine steps between two looks at the clock
 JOURNAL_BYTES_KEPT = 32 * 1024 * 1024  # what stays of the WAL file after it grew (O-57 asks for under 64 MB)
 
+ENDS = ("", "-wal", "-shm")  # of the names of a ledger's files
+
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -222,6 +224,40 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 def wal_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
+
+
+class OpenedFiles:
+    """The ledger's files as this process has them open, the log and its index included.
+
+    Whoever deletes or replaces one leaves this process writing where no start, and no other process, would find
+    it: claims would be lost, and a second one could lead the same payment (O-58).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, tuple[int, int] | None] = dict.fromkeys(f"{path}{end}" for end in ENDS)
+
+    def check(self) -> None:
+        """Raises: StoreUnavailable where one of the names is another file's now, or none's."""
+        for name, known in self._known.items():
+            found = _identity(name)
+            if known is None:
+                self._known[name] = found  # the log is made by the first write
+            elif found != known:
+                raise StoreUnavailable(
+                    f"{name}: deleted, moved or replaced while the ledger was in use; nothing was written. "
+                    f"{UNHARMED} Put the same file back, and calls go on. If it was deleted, it is still in "
+                    f"/proc/{os.getpid()}/fd until Safepost ends: copy it with its -wal from there first. Don't "
+                    "start on an empty ledger: it forgets every payment in doubt."
+                )
+
+
+def _identity(name: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(name)  # noqa: PTH116 -- for each commit: no object on the way
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _look_first(path: Path) -> bool:

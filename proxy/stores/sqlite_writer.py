@@ -21,7 +21,7 @@ from proxy.ports import Clock, StoreUnavailable
 from proxy.stores.batch import Done, Job, Outcome
 from proxy.stores.notices import Notice, NoticeKind, Notify
 from proxy.stores.rows import VerbTables
-from proxy.stores.sqlite_file import JOURNAL_BYTES_KEPT, explain, is_busy, wal_of
+from proxy.stores.sqlite_file import JOURNAL_BYTES_KEPT, OpenedFiles, explain, is_busy, wal_of
 from proxy.stores.sqlite_rows import FileRows
 
 Result = TypeVar("Result")
@@ -99,6 +99,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._connection: sqlite3.Connection | None = None
         self._rows: FileRows | None = None
+        self._files = OpenedFiles(path)
         self._rows_since_checkpoint = 0
         self.is_starved = False
         self.worker = Worker("safepost-ledger", idle=lambda: self.tidy(idle=True))
@@ -107,6 +108,7 @@ class Writer:
         """In the worker's thread: write through this connection from now on."""
         self._connection = connection
         self._rows = FileRows(connection)
+        self._files.check()
 
     def start(self, group: Sequence[Job], done: Done) -> None:
         self.worker.post(lambda: self._run(group, done))
@@ -146,6 +148,7 @@ class Writer:
             while not rows.supposed_rightly():
                 outcomes = [_apply(job, rows, now) for job in begun]
             self._rows_since_checkpoint += rows.write()
+            self._files.check()
             connection.execute("COMMIT")
             committed = True
             rows.keep()
@@ -172,6 +175,7 @@ class Writer:
             )
         try:
             result = step(connection)
+            self._files.check()
             connection.execute("COMMIT")
             return result
         finally:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import resource
+import shutil
 import sqlite3
 import sys
 import threading
@@ -22,7 +23,7 @@ from proxy.ports import Query, StoreUnavailable
 from proxy.stores import sqlite_writer
 from proxy.stores.notices import Notice, NoticeKind
 from proxy.stores.sqlite import SqliteStore
-from proxy.stores.sqlite_file import JOURNAL_BYTES_KEPT, SQL, wal_of
+from proxy.stores.sqlite_file import ENDS, JOURNAL_BYTES_KEPT, SQL, wal_of
 from tests.contract.values import Bump, PutRows, lead, operation, reserve, settled
 from tests.core.payhub import SCOPE
 
@@ -202,6 +203,30 @@ async def test_killed_process_loses_no_acknowledged_claim(path: Path) -> None:
         if line.endswith(b"\n"):
             assert await store.load(OperationId(line.decode().strip())) is not None
     await store.close()
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("is_copied", [False, True])
+async def test_file_that_is_taken_away_takes_no_claim_until_it_is_back(
+    path: Path, store: SqliteStore, end: str, is_copied: bool
+) -> None:
+    """O-58: claims went on into a file without a name; the next start knew nothing of them."""
+    await lead(store, "K-1")
+    file, away = f"{path}{end}", path.with_name("away")
+    shutil.move(file, away)
+    if is_copied:
+        shutil.copy(away, file)
+
+    with pytest.raises(StoreUnavailable, match=r"deleted, moved or replaced .* nothing was written"):
+        await store.transact(reserve("K-2"))
+    with pytest.raises(StoreUnavailable, match="deleted, moved or replaced"):
+        await store.ping()
+    shutil.move(away, file)
+
+    await lead(store, "K-3")
+    await store.ping()
+    page = await store.find(Query())
+    assert {one.key for one in page.operations} == {"K-1", "K-3"}
 
 
 async def test_close_leaves_one_file(path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,8 @@ async def test_shows_what_is_in_doubt_and_settles_it_by_a_lookup(opened: Open, s
     await expect(page.locator("#detail")).to_contain_text("The platform gave a definite, final answer.")
     await expect(page.locator("#detail svg")).to_have_attribute("role", "img")
     await expect(tile).to_contain_text("No money is in doubt")
+    told = (await page.locator("#detail").inner_text()).split()
+    assert not {"false", "null", "undefined"} & set(told)
 
 
 @in_browser
@@ -186,6 +189,19 @@ async def test_amount_is_shown_in_its_currency_s_units(
     page = await opened(stage)
 
     assert await page.evaluate(f"money({minor}, '{currency}').replaceAll('\u00a0', ' ')") == shown
+
+
+@in_browser
+async def test_ages_do_not_depend_on_the_browser_s_clock(opened: Open, stage: Stage) -> None:
+    await stage.unknown()
+    page = await opened(stage)
+    await page.clock.install(time=datetime.now(UTC) + timedelta(hours=2))
+    await page.reload()
+
+    await expect(page.get_by_role("region", name="Money in doubt")).to_contain_text("oldest")
+
+    shown = await page.get_by_role("region", name="Money in doubt").inner_text()
+    assert not re.search(r"oldest \d+ (h|d)", shown)
 
 
 @in_browser

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import assert_never
 
 from msgspec import Struct
@@ -203,7 +203,7 @@ def read_object(
     if is_final is None:
         return None
     return Seen(
-        status=_text(value, rule.status) or "",
+        status=_fit_word(_text(value, rule.status), known=rule.statuses) or "",
         is_final=is_final,
         is_failure=_is_failure(value, rule),
         source=source,
@@ -212,9 +212,16 @@ def read_object(
         version=_integer(value, rule.version),
         attempt_count=_integer(value, rule.attempt_count),
         failure_attempt_id=_text(value, rule.failure_attempt_id),
-        resolution_status=_text(value, rule.resolution_status),
+        resolution_status=_fit_word(_text(value, rule.resolution_status)),
         body=None if holds_card(body, value, card_fields) else body,
     )
+
+
+def _fit_word(text: str | None, known: Container[str] = ()) -> str | None:
+    """What the platform says in a field of few words, if it is one: it is kept, logged and shown (D4)."""
+    if text in known or (text and _CODE.fullmatch(text) and not holds_card_number(text)):
+        return text
+    return None
 
 
 def _fit_code(code: str | None, secret: bytes) -> str | None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.core.bodies import Json
+from proxy.core.classify import read_object
 from proxy.core.http import Headers, Response
 from proxy.core.redact import may_be_stored, secret_of, stored_headers
+from tests.core.payhub import PAYMENT
 
 FIELDS = frozenset({"pan", "cvc"})
 
@@ -53,3 +56,15 @@ def test_headers_are_stored_less_credentials_dates_and_card_numbers() -> None:
 )
 def test_secret_of_a_call_is_its_credential_without_the_scheme(authorization: bytes, secret: bytes) -> None:
     assert secret_of(authorization) == secret
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [("requires_action", "requires_action"), ("4242424242424242", ""), ("a" * 65, ""), ("on\nhold", "")],
+)
+def test_status_that_is_no_word_is_not_kept(said: str, kept: str) -> None:
+    """D4: a status is stored, logged and shown, whatever the platform puts there."""
+    value: dict[str, Json] = {"id": "pay_1", "status": said, "resolution_status": said}
+    seen = read_object(b"{}", value, PAYMENT, source="answer", seen_ms=7, card_fields=frozenset())
+    assert seen is not None
+    assert (seen.status, seen.is_final, seen.resolution_status or "") == (kept, False, kept)

@@ -106,6 +106,7 @@ class Guard:
         "_lost",
         "_policy",
         "_recording",
+        "_stale_ms",
         "_unrecorded",
         "_verdict",
         "_voice",
@@ -128,6 +129,7 @@ class Guard:
         self._last_answer: Answered | None = None
         self._lost = False
         self._recording = False
+        self._stale_ms: int | None = None  # from when on the platform may not take the call's signature (F5)
         self._unrecorded = False
         self._wait_until_ms: int | None = None
         self._withdrawing = False
@@ -147,6 +149,8 @@ class Guard:
         """What to do after `event`, which happened at the monotonic instant `now_ms`."""
         match event:
             case Began():
+                window_ms = self._voice.platform.signature_window_ms
+                self._stale_ms = None if window_ms is None else now_ms + window_ms
                 return Step(Reserve(self.claim))
             case Reserved(operation):
                 return self._reserved(operation, now_ms)
@@ -220,11 +224,11 @@ class Guard:
         timeout_ms = min(retry.attempt_timeout_ms, retry.deadline_ms)
         leisure_ms = FIRST_START_MS if self._attempts == 1 else 0
         not_after = max(now_ms + leisure_ms, self._deadline_ms - timeout_ms)
-        window = self._voice.platform.signature_window_ms
-        if window is not None:
-            not_after = min(not_after, self._deadline_ms - retry.deadline_ms + window)
         record = self._record
-        return Step(Send(record.attempt_count, record.key, timeout_ms, not_after))
+        return Step(Send(record.attempt_count, record.key, timeout_ms, self._while_fresh(not_after)))
+
+    def _while_fresh(self, at_ms: int) -> int:
+        return at_ms if self._stale_ms is None else min(at_ms, self._stale_ms)
 
     def _follow(self, operation: Operation, now_ms: int) -> Step:
         self.operation = operation
@@ -268,7 +272,8 @@ class Guard:
 
     def _repeat(self, key: Key, share: OperationId | None, now_ms: int) -> Repeat:
         """No lease is held meanwhile, so a process that slept must not go by what it read before (C5, P9)."""
-        return Repeat(key, self.claim.route.retry.attempt_timeout_ms, share, now_ms + FIRST_START_MS)
+        not_after = self._while_fresh(now_ms + FIRST_START_MS)
+        return Repeat(key, self.claim.route.retry.attempt_timeout_ms, share, not_after)
 
     # --- attempts -------------------------------------------------------------------------------------------
 
@@ -324,7 +329,7 @@ class Guard:
                 now_ms=now_ms,
                 deadline_ms=self._deadline_ms,
             )
-            if until_ms is not None:
+            if until_ms is not None and self._while_fresh(until_ms) == until_ms:
                 reason = verdict.code or verdict.detail
                 planned = RetryPlanned(
                     self._route, record.id, self._attempts + 1, reason, max(0, until_ms - now_ms)

@@ -249,9 +249,21 @@ def test_guard_refused_retry_ends_by_what_is_known(reason: str) -> None:
 
 def test_guard_send_keeps_to_the_deadline_and_to_a_signatures_window() -> None:
     signed = replace(PAYHUB, signed=True, signature_window_ms=3_000)
-    command = guard(CLAIM, platform=signed).step(Reserved(claimed()), NOW_MS).command
+    signer = guard(CLAIM, platform=signed)
+    signer.step(Began(CLAIM), NOW_MS)
+    command = signer.step(Reserved(claimed()), NOW_MS + 1_000).command
     assert isinstance(command, Send)
     assert command.not_after_ms == NOW_MS + 3_000
+
+
+def test_guard_retry_beyond_a_signatures_window_is_not_planned() -> None:
+    """F5, R8: what was never sent is no attempt, and not the last answer."""
+    signed = replace(PAYHUB, signed=True, signature_window_ms=900)
+    play(
+        guard(CLAIM, platform=signed),
+        *START,
+        (ends(answered(500, {"error": {"code": "internal_error"}})), settles(State.UNKNOWN)),
+    )
 
 
 @pytest.mark.parametrize("deadline_ms", [20_000, 5_000], ids=["as long as one attempt", "shorter"])

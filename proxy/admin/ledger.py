@@ -154,11 +154,10 @@ class Ledger:
         return [self._short(one) for one in newest]
 
     def _statuses(self, operation: Operation) -> list[str]:
-        """What a person may say of it: the preset's final statuses, and that it never happened."""
+        """What a person may say of it: the platform's final statuses, and that it never happened."""
         routes = self._house.now.settings.platform.routes
         route = next((one for one in routes if one.name == operation.route), None)
-        finals = [name for name, rule in route.object.statuses.items() if rule.is_final] if route else []
-        return [*finals, ABSENT]
+        return [*(route.object.finals if route else ()), ABSENT]
 
     def _unresolvable(self, operation: Operation) -> Refused:
         if operation.state is State.IN_FLIGHT:

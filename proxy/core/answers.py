@@ -143,13 +143,12 @@ class Voice(Struct, frozen=True, kw_only=True):
 
     def shown(self, verdict: Verdict, response: Response, wall_ms: int) -> Seen | None:
         """What a definite answer showed; 402 and its like stand for a status without an object (R3)."""
-        if verdict.seen is not None or verdict.means is None:
+        if verdict.means is None or (verdict.seen is not None and verdict.seen.status):
             return self.storable(verdict.seen, response)
-        rule = self.claim.route.object.statuses.get(verdict.means)
         return Seen(
             status=verdict.means,
             is_final=True,
-            is_failure=rule is not None and rule.is_failure,
+            is_failure=self.claim.route.object.fails(verdict.means),
             source="answer",
             seen_ms=wall_ms,
             resource_id=verdict.related_id,

@@ -121,6 +121,17 @@ class ObjectRule:
     resolution_status: Path = ()
     any_is_executed: bool = False
 
+    @property
+    def finals(self) -> tuple[str, ...]:
+        """What an operation may end as; where no status is listed, what a person may say of any platform (C5)."""
+        listed = tuple(name for name, rule in self.statuses.items() if rule.is_final)
+        return listed or ("succeeded", "failed", "canceled", "expired")
+
+    def fails(self, status: str | None) -> bool:
+        """Whether a final `status` is a definite failure; where no status is listed, `failed` alone is (K3)."""
+        known = self.statuses.get(status or "")
+        return known.is_failure if known is not None else not self.statuses and status == "failed"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRule:

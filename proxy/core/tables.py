@@ -114,8 +114,7 @@ def seen_now(operation: Operation | None, now: Now) -> Operation | None:
 
 def is_failure(route: Route, operation: Operation) -> bool:
     """Definitely failed: executed with a failure status, by the platform or by hand (K3)."""
-    rule = route.object.statuses.get(operation.status or "")
-    return operation.state is State.EXECUTED and rule is not None and rule.is_failure
+    return operation.state is State.EXECUTED and route.object.fails(operation.status)
 
 
 def holds_subject(route: Route, operation: Operation) -> bool:

@@ -218,6 +218,14 @@ def test_nothing_is_seen_where_no_object_was_accepted(status: int, body: bytes) 
     assert answer(status, body).seen is None
 
 
+def test_object_without_statuses_may_end_as_any_and_fails_as_failed_alone() -> None:
+    """K3, C5."""
+    ends = SESSION.finals
+    assert ends == ("succeeded", "failed", "canceled", "expired") == PAYMENT.finals
+    assert [status for status in ends if SESSION.fails(status)] == ["failed"]
+    assert [status for status in (*ends, None, "parked") if PAYMENT.fails(status)] == ["failed"]
+
+
 def test_read_object_serves_lookups_and_events_alike() -> None:
     body = b'{"id":"cs_1"}'
     seen = read_object(body, {"id": "cs_1"}, SESSION, source="event", seen_ms=7, card_fields=frozenset())

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession
 
 from proxy.core.model import State
 from tests.e2e.callers import ORDER, confirm, payment, post, refund, request
@@ -390,3 +391,44 @@ async def test_h3_encoded_body_is_refused(stage: Stage) -> None:
 
     assert (told.status, told.code) == (415, "unsupported_encoding")
     assert platform.streams == []
+
+
+GENERIC = {
+    "pay": {
+        "path": "/pay",
+        "key": {"mode": "inject", "template": "pay:{body.order}:{seq}"},
+        "subject": "order:{body.order}",
+    }
+}
+
+
+async def test_declined_card_of_a_platform_without_statuses_lets_the_order_be_paid_anew(stage: Stage) -> None:
+    """K3, U1: 402 is a definite failure, also where the preset lists no status; it holds nobody back."""
+    platform = await stage.platform(refuses(402, "card_declined"))
+    proxy = await stage.proxy(platform.url, platform="generic", routes=GENERIC)
+
+    first, second = [await proxy.call(post("/pay", {"order": "O-1"})) for _ in range(2)]
+    own_key = await proxy.call(post("/pay", {"order": "O-1"}, key="K"))
+
+    assert [first.status, second.status, own_key.status] == [402] * 3, own_key
+    assert _keys(platform) == ['"pay:O-1:1"', '"pay:O-1:2"', "K"]
+
+
+async def test_person_may_say_how_it_ended_on_a_platform_without_statuses(stage: Stage) -> None:
+    """C5, K3: nothing else can settle it, and "it never happened" is the most dangerous word of them."""
+    platform = await stage.platform(Script(Reset()))
+    proxy = await stage.proxy(platform.url, platform="generic", routes=GENERIC)
+    await proxy.call(post("/pay", {"order": "O-1"}))
+    (unknown,) = await proxy.operations()
+    assert proxy.app.admin is not None
+    said = {"status": "failed", "by": "Li", "note": "the bank says so"}
+    address = f"{proxy.app.admin.url}/operations/{unknown.id}/resolve"
+    async with ClientSession() as session, session.post(address, json=said) as answer:
+        assert answer.status == 200
+    platform.usual = ok()
+
+    told = [await proxy.call(post("/pay", {"order": "O-1"})) for _ in range(2)]
+
+    assert [one.status for one in told] == [409, 201]
+    assert told[0].json["code"] == "settled_by_hand"
+    assert _keys(platform)[-1] == '"pay:O-1:2"'

@@ -47,11 +47,6 @@ def is_older(seen: Seen, operation: Operation) -> bool:
     return older_than(seen, operation.newest)
 
 
-def is_disputed(seen: Seen, operation: Operation) -> bool:
-    """Whether the ledger holds the same version with another status, and keeps to that (state table)."""
-    return seen.version is not None and seen.version == operation.version and seen.status != operation.status
-
-
 class Voice(Struct, frozen=True, kw_only=True):
     """Makes one call's answers, in the platform's shape. `stored_bytes_max` is `limits.stored_response`."""
 

@@ -16,6 +16,7 @@ from proxy.core import states
 from proxy.core.keys import handle as handle_by_id
 from proxy.core.model import (
     UNRESOLVED,
+    Baseline,
     EntryKind,
     Handle,
     Now,
@@ -47,6 +48,23 @@ def newer_than(seen: Seen, operation: Operation) -> bool:
     return seen.version is not None and seen.version > operation.version
 
 
+def disputes(seen: Seen, operation: Operation) -> bool:
+    """Whether it says another status of the version that is recorded, which then stands (state table).
+
+    Without versions nothing tells which of the two is the newer: a success is not undone, since whoever heard
+    "failed" of it would pay once more.
+    """
+    if seen.version != operation.version or seen.status == operation.status:
+        return False
+    return seen.version is not None or (_is_success(operation) and (seen.is_failure or not seen.is_final))
+
+
+def _is_success(operation: Operation) -> bool:
+    newest = operation.newest
+    known = newest is not None and newest.is_final and not newest.is_failure
+    return known and operation.state is State.EXECUTED and operation.by_hand is None
+
+
 def tells_of(operation: Operation, seen: Seen) -> bool:
     """Whether this state of the resource is an effect of this operation, or comes after it (U3)."""
     if not operation.acts_on_existing:
@@ -54,7 +72,9 @@ def tells_of(operation: Operation, seen: Seen) -> bool:
     base = operation.baseline
     if operation.accepted:
         known = operation.version if operation.version is not None else base.version
-        return known is None or (seen.version is not None and seen.version > known)
+        if known is None:
+            return not _is_old_failure(base, seen)
+        return seen.version is not None and seen.version > known
     if seen.is_final and not seen.is_failure:
         return True
     if base.version is not None and seen.version is not None and seen.version <= base.version:
@@ -64,6 +84,14 @@ def tells_of(operation: Operation, seen: Seen) -> bool:
         return True
     failed_before, fails_now = base.failure_attempt_id, seen.failure_attempt_id
     return failed_before is not None and fails_now is not None and failed_before != fails_now
+
+
+def _is_old_failure(base: Baseline, seen: Seen) -> bool:
+    """Whether it is the failure that was known at the claim, where no version tells."""
+    same = base.failure_attempt_id is not None and base.failure_attempt_id == seen.failure_attempt_id
+    before, now = base.attempt_count, seen.attempt_count
+    no_more = before is not None and now is not None and now <= before
+    return seen.is_failure and (same or no_more)
 
 
 def link(tables: Tables, now: Now, operation: Operation) -> Operation:
@@ -119,7 +147,8 @@ def absorbed(tables: Tables, now: Now, operation: Operation, seen: Seen) -> Chan
     """Apply evidence to one operation and put it; None where it proves nothing about it."""
     if not operation.tracked:
         return None
-    if operation.state is State.EXECUTED and not newer_than(seen, operation) and operation.by_hand is None:
+    is_known = operation.state is State.EXECUTED and operation.by_hand is None
+    if is_known and (not newer_than(seen, operation) or disputes(seen, operation)):
         return disagreement(tables, now, operation, seen)
     if not (newer_than(seen, operation) and tells_of(operation, seen)):
         return None
@@ -173,9 +202,11 @@ def _contradiction(operation: Operation, seen: Seen) -> str | None:
 
 def disagreement(tables: Tables, now: Now, operation: Operation, seen: Seen) -> Change | None:
     """An equal version with another status: unchanged, and people are told (state table)."""
-    if seen.version is None or seen.version != operation.version or seen.status == operation.status:
+    late = seen.version is None and not seen.is_final  # an open state before the final one that came first
+    if late or not disputes(seen, operation):
         return None
-    text = f"version {seen.version} was {operation.status}, and is {seen.status} by {seen.source}"
+    what = "it" if seen.version is None else f"version {seen.version}"
+    text = f"{what} was {operation.status}, and is {seen.status} by {seen.source}"
     if any(entry.text == text for entry in operation.history):
         return None
     noted = replace(operation, history=told(operation, now, EntryKind.OUTCOME_CONFLICT, text))

@@ -14,6 +14,7 @@ from proxy.core import answers
 from proxy.core.answers import Voice
 from proxy.core.classify import Classifier, Verdict
 from proxy.core.ending import STATE_OF, as_answered, ending, new_conflict
+from proxy.core.evidence import disputes
 from proxy.core.fingerprint import differing
 from proxy.core.http import Answered, NotSent, NotSentReason
 from proxy.core.messages import (
@@ -71,6 +72,7 @@ from proxy.core.model import (
     Knowledge,
     Operation,
     OperationId,
+    Outcome,
     State,
     replace,
 )
@@ -385,10 +387,16 @@ class Guard:
             return None
         if operation.by_hand is not None:  # settled since by a person who knew all that the answer tells (C5)
             return None
-        seen = verdict.seen
-        if seen is not None and (answers.is_older(seen, operation) or answers.is_disputed(seen, operation)):
+        if self._is_overtaken(operation, last, verdict):
             return self._voice.recorded_answer(operation) or self._voice.nothing_to_show(operation, None)
         return self._voice.live(operation, last.response)
+
+    def _is_overtaken(self, operation: Operation, last: Answered, verdict: Verdict) -> bool:
+        """Whether the ledger knows better than this call's own answer (U4): "declined" is no news of a success."""
+        own = self._voice.shown(verdict, last.response, 0)
+        if own is None:
+            return verdict.outcome is Outcome.PENDING and operation.state is State.EXECUTED
+        return answers.is_older(own, operation) or disputes(own, operation)
 
     def _settle_refused(self, operation: Operation, now_ms: int) -> Step:
         before = self._record

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.core import states
-from proxy.core.evidence import absorbed, disagreement, link, newer_than, older_than, remember
+from proxy.core.evidence import absorbed, disagreement, disputes, link, newer_than, older_than, remember
 from proxy.core.messages import (
     AttemptNote,
     AttemptRecorded,
@@ -201,7 +201,7 @@ class SettleRun(Struct, frozen=True):
             return Settled(current)  # a settle whose reply was lost, asked again
         if seen is None or older_than(seen, current.newest):
             return SettleRefused(current)
-        if seen.version is not None and seen.version == current.version and seen.status != current.status:
+        if disputes(seen, current):
             change = disagreement(tables, now, current, seen)
             return SettleRefused(change.operation if change else current)
         return None
@@ -290,6 +290,8 @@ def with_kept_evidence(tables: Tables, now: Now, operation: Operation) -> Operat
         kept = row.latest if row else None
         if kept is None or kept == operation.newest:  # what the run itself has just brought proves no more
             continue
+        if operation.acts_on_existing and kept.version is None and (kept.is_failure or not kept.is_final):
+            continue  # nothing tells it from what the resource was before: another card's failure, perhaps (U3)
         change = absorbed(tables, now, operation, kept)
         operation = change.operation if change else operation
     return operation

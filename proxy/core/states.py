@@ -70,7 +70,7 @@ TABLE: tuple[Row, ...] = (
         {S.IN_FLIGHT, S.UNKNOWN, S.ABSENT, S.PENDING, S.EXECUTED, S.MANUAL_REVIEW, S.NOT_EXECUTED},
         Move.EVIDENCE,
         {S.EXECUTED, S.PENDING},
-        "U3; a version higher than recorded, or any where none is",
+        "U3; a version higher than recorded, or any where none is; no success undone by the latter",
     ),
     _row({S.UNKNOWN, S.MANUAL_REVIEW}, Move.MISSES, {S.ABSENT}, "U8: three misses over the lag"),
     _row({S.UNKNOWN, S.ABSENT, S.PENDING}, Move.OVERDUE, {S.MANUAL_REVIEW}, "from 24 h on; never failed"),

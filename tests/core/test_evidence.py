@@ -91,6 +91,24 @@ def test_evidence_of_an_equal_version_with_another_status_is_a_conflict_told_onc
     assert evidence(book, seen("succeeded", version=2)) == ()
 
 
+def test_evidence_without_versions_undoes_no_success() -> None:
+    """Nothing tells which is newer, and who heard "failed" of a success would pay once more (U4: reordering)."""
+    book = Book()
+    executed(book, seen("succeeded", version=None, source="answer"))
+    assert evidence(book, seen("processing", version=None)) == ()
+    (change,) = evidence(book, seen("failed", version=None))
+    assert (book.only.state, book.only.status) == (State.EXECUTED, "succeeded")
+    assert change.conflict == "it was succeeded, and is failed by event"
+
+
+def test_evidence_without_versions_moves_a_failure_on() -> None:
+    """Another card."""
+    book = Book()
+    executed(book, seen("failed", version=None, source="answer"))
+    evidence(book, seen("succeeded", version=None))
+    assert (book.only.state, book.only.status) == (State.EXECUTED, "succeeded")
+
+
 def test_evidence_equal_to_a_pending_one_changes_nothing() -> None:
     book = Book()
     before = executed(book, seen("processing", version=2, source="answer"))
@@ -277,6 +295,34 @@ def test_evidence_after_an_acceptance_of_which_no_version_is_known_settles() -> 
     book.run(SettleRun(operation, State.PENDING, AttemptNote(Outcome.PENDING, 202, None, "", 0), None, None))
     evidence(book, seen("canceled", version=None), PAYMENT)
     assert book.only.state is State.EXECUTED
+
+
+OLD = seen("failed", version=None, attempt_count=1, failure="att_1", source="answer")
+
+
+@pytest.mark.parametrize(
+    ("shown", "state"),
+    [
+        (OLD, State.PENDING),
+        (seen("failed", version=None, failure="att_1"), State.PENDING),
+        (seen("failed", version=None, attempt_count=1), State.PENDING),
+        (seen("failed", version=None, attempt_count=2, failure="att_2"), State.EXECUTED),
+        (seen("failed", version=None), State.EXECUTED),
+        (seen("succeeded", version=None, attempt_count=1), State.EXECUTED),
+    ],
+)
+def test_evidence_without_versions_of_the_card_before_does_not_settle_an_accepted_confirm(
+    shown: Seen, state: State
+) -> None:
+    """Why 3: the platform accepted the second card, and was held to have declined it for the first one's failure,
+    which the ledger had kept: {seq} grew, and a third one would have been charged."""
+    book = Book()
+    evidence(book, OLD, PAYMENT)
+    operation = led(book, confirm())
+    book.run(SettleRun(operation, State.PENDING, AttemptNote(Outcome.PENDING, 202, None, "", 0), None, None))
+    assert book.only.state is State.PENDING, "what was kept from before the claim is no news"
+    evidence(book, shown, PAYMENT)
+    assert book.only.state is state
 
 
 # --- people -------------------------------------------------------------------------------------------------

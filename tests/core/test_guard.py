@@ -304,13 +304,13 @@ def test_guard_order_number_taken_is_executed_without_an_object() -> None:
     )
 
 
+DECLINING = replace(
+    CREATE, outcomes=tuple(replace(r, means="failed") if 402 in r.statuses else r for r in CREATE.outcomes)
+)
+
+
 def test_guard_402_settles_as_failed_and_names_the_resource() -> None:
-    route = replace(
-        CREATE,
-        outcomes=tuple(replace(r, means="failed") if 402 in r.statuses else r for r in CREATE.outcomes),
-    )
-    step = None
-    played = guard(create(route=route))
+    played = guard(create(route=DECLINING))
     play(played, *START)
     step = played.step(ends(DECLINED), NOW_MS)
     assert isinstance(step.command, Settle) and step.command.seen is not None
@@ -746,6 +746,31 @@ def test_guard_own_answer_older_than_evidence_without_a_body_is_504_with_what_is
         *START,
         (ends(payment("failed", version=2)), settles(State.EXECUTED)),
         (Settled(known), replies(504, "executed")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "state", "version"),
+    [
+        (DECLINED, State.EXECUTED, 2),
+        (DECLINED, State.EXECUTED, None),
+        (answered(202, b""), State.PENDING, 2),
+        (payment("failed", version=None), State.EXECUTED, None),
+    ],
+    ids=["402", "402, no versions", "202 without an object", "failed, no versions"],
+)
+def test_guard_own_answer_that_an_event_belies_gives_the_event(
+    result: WireResult, state: State, version: int | None
+) -> None:
+    """U4: the payment had succeeded while the call ran, and its caller was told "declined"."""
+    known = ended(
+        claimed(), State.EXECUTED, newest=seen(version=version), version=version, status="succeeded"
+    )
+    play(
+        guard(create(route=DECLINING)),
+        *START,
+        (ends(result), settles(state)),
+        (SettleRefused(known), replies(200, "executed", replayed=True)),
     )
 
 

@@ -9,6 +9,7 @@ import json
 
 from msgspec import Struct
 
+from proxy.core.fingerprint import ALL_FIELDS, WHOLE_BODY
 from proxy.core.http import Headers, Response
 from proxy.core.model import EntryKind, Key, Knowledge, Operation, OperationId, State
 from proxy.core.rules import ErrorShape
@@ -168,13 +169,12 @@ def unsupported_encoding(encoding: str) -> Problem:
 
 def idempotency_conflict(recorded: Operation, fields: tuple[str, ...]) -> Problem:
     """P2: names the fields that differ, never their values."""
+    named = ", ".join("the body" if name in (ALL_FIELDS, WHOLE_BODY) else name for name in fields)
     return Problem(
         status=409,
         code="idempotency_conflict",
-        message=f"This key belongs to a submission with other values in {', '.join(fields)}. Nothing was"
-        " sent and"
-        " the earlier submission stays as it is. Fix how keys are made; do not send the key with other"
-        " values.",
+        message=f"This key belongs to a submission with other values in {named}. Nothing was sent and the earlier"
+        " submission stays as it is. Fix how keys are made; do not send the key with other values.",
         fields=fields,
         idempotency_key=recorded.key,
         operation=recorded.id,
@@ -354,7 +354,7 @@ def unguarded_unknown(*, has_key: bool, is_idempotent: bool, retry_after_ms: int
     return Problem(
         status=504,
         code="result_unknown",
-        message="The result is unknown: the platform may have acted on this call. Its path is not a guarded one,"
+        message="The result is unknown: the platform may have acted on this call. It was not a guarded one,"
         " so Safepost keeps no record of it and does not find out. "
         + (advice if may_repeat else "Ask the platform for the state first: sent again, it may act twice."),
         retryable=may_repeat,

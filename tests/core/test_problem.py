@@ -160,6 +160,7 @@ def test_render_of_a_conflict_lists_its_fields() -> None:
     assert isinstance(shown, dict)
     assert shown["error"]["fields"] == ["amount", "currency"]
     assert "amount, currency" in shown["error"]["message"]
+    assert "values in the body." in problems.idempotency_conflict(OPERATION, ("*",)).message
 
 
 def test_render_of_a_status_without_a_phrase_of_ours_leaves_it_empty() -> None:

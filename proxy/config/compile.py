@@ -54,8 +54,16 @@ def compile_settings(
 
 
 def _check_traces(config: Config, problems: Problems) -> None:
-    if config.traces.endpoint is not None and find_spec("opentelemetry") is None:
+    if config.traces.endpoint is not None and not _has_exporter():
         problems.add("traces.endpoint", "expected null, or an installation with pip install 'safepost[otel]'")
+
+
+def _has_exporter() -> bool:
+    """Whether spans can be sent; other libraries bring OpenTelemetry's API alone."""
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _check_store(config: Config, problems: Problems) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.abc import MetaPathFinder
+
 import pytest
 from msgspec.structs import replace
 from opentelemetry.sdk.trace import ReadableSpan
@@ -9,6 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from proxy.config import ConfigError, settings_of
 from proxy.core.messages import AttemptFinished, CallEnded
 from proxy.core.model import Key, Knowledge, OperationId, Outcome
 from proxy.observe.tracing import ANSWERED_MAX, PENDING_MAX, Tracer
@@ -16,6 +20,21 @@ from proxy.observe.tracing import ANSWERED_MAX, PENDING_MAX, Tracer
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 WALL_MS = 1_800_000_000_000
+
+
+TRACED = """
+upstream: {url: https://api.test}
+platform: payhub
+traces: {endpoint: "http://127.0.0.1:4318/v1/traces"}
+"""
+
+
+class WithoutExporter(MetaPathFinder):
+    """Python where something else brought OpenTelemetry's API alone."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname.startswith("opentelemetry.exporter"):
+            raise ModuleNotFoundError(fullname)
 
 
 class Told:
@@ -132,3 +151,14 @@ def test_attempts_of_calls_that_never_end_are_bounded(told: Told) -> None:
 
     assert len(told.tracer._attempts) == PENDING_MAX
     told.tracer.close()
+
+
+def test_traces_without_the_extra_are_a_mistake_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [one for one in sys.modules if one.startswith("opentelemetry.exporter")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [WithoutExporter(), *sys.meta_path])
+
+    with pytest.raises(ConfigError, match=r"traces\.endpoint: .*safepost\[otel\]"):
+        settings_of(TRACED, file="config.yaml")

@@ -188,6 +188,8 @@ class App:
     async def _refresh_holdings(self) -> None:
         held = await self.store.holdings()
         self.observer.holds(held, store_ahead_ms=self.store.now().wall_ms - self.clock.wall_ms())
+        if not self.observer.is_store_up:
+            await self.store.ping()  # no call may come for hours that would show that it takes writes again
 
     async def _purge(self) -> None:
         routes = self.now.settings.platform.routes

@@ -55,6 +55,7 @@ _LEVELS = {
     LogLevel.ERROR: Level.ERROR,
 }
 _LOUD = frozenset({Outcome.IN_DOUBT})
+STORE_READS = frozenset({"load", "find", "count_due", "holdings"})  # its steps that write nothing
 
 
 class StoreNotice(Protocol):
@@ -97,6 +98,7 @@ class Observer:
         self._news = News(clock, self.counts, share)
         self._money = MoneyTold(self.counts, self.log, self._news, clock)
         self._gauges = Gauges(settings.platform, clock)
+        self._store_takes_writes = True
         self._successes = settings.log_successes
         self._last_status: tuple[str | None, int | None] = (None, None)
         self._tracer = _tracer(settings)
@@ -293,16 +295,25 @@ class Observer:
 
     # --- the store ------------------------------------------------------------------------------------------
 
-    def store_step(self, name: str, us: int, ok: bool) -> None:
+    def store_step(self, name: str, us: int, ok: bool, why: str = "") -> None:
+        """A full disk is read from as before: after a write that failed, only one that is done says it is over."""
         self.counts.store_step(name, us, is_done=ok)
-        if ok is not self._gauges.is_store_up:
-            self._gauges.is_store_up = ok
+        if name not in STORE_READS:
+            self._store_takes_writes = ok
+        is_up = ok and self._store_takes_writes
+        if is_up is not self._gauges.is_store_up:
+            self._gauges.is_store_up = is_up
             self._share_gauges()
-            if ok:
+            if is_up:
                 self.log.line(Level.WARNING, "store_back", {"text": "the store answers again"})
             else:
                 text = "the store does not answer: guarded calls are refused or end by what is known (D3)"
-                self.log.line(Level.ERROR, "store_down", {"step": name, "text": text})
+                self.log.line(Level.ERROR, "store_down", {"step": name, "text": text, "cause": cut(why)})
+
+    @property
+    def is_store_up(self) -> bool:
+        """As far as the last steps tell."""
+        return self._gauges.is_store_up
 
     def store_down(self, text: str) -> None:
         """A background step could not be done; told in the log, counted where the step was measured."""

@@ -10,8 +10,8 @@ from proxy.core.tables import Verb
 from proxy.ports import Clock, Holdings, Page, Query, Store, StoreReport, StoreUnavailable
 
 Answer = TypeVar("Answer")
-Heard = Callable[[str, int, bool], None]
-"""Told (step, microseconds, whether it was done)."""
+Heard = Callable[[str, int, bool, str], None]
+"""Told (step, microseconds, whether it was done, why not)."""
 
 
 class MeteredStore:
@@ -65,8 +65,8 @@ class MeteredStore:
         started_us = self._clock.monotonic_us()
         try:
             answer = await doing
-        except StoreUnavailable:
-            self._heard(step, self._clock.monotonic_us() - started_us, False)
+        except StoreUnavailable as error:
+            self._heard(step, self._clock.monotonic_us() - started_us, False, str(error))
             raise
-        self._heard(step, self._clock.monotonic_us() - started_us, True)
+        self._heard(step, self._clock.monotonic_us() - started_us, True, "")
         return answer

@@ -285,12 +285,27 @@ async def test_gauges_of_the_store_are_absent_until_it_has_spoken(seen: Seen) ->
 
 async def test_store_steps_are_timed_and_their_failures_counted(seen: Seen) -> None:
     seen.observer.store_step("reserve", 400, True)
-    seen.observer.store_step("reserve", 2_000_000, False)
+    seen.observer.store_step("reserve", 2_000_000, False, "it took too long")
     seen.observer.store_step("invented", 1, True)
 
     assert await seen.value("store_duration_seconds_count", operation="reserve") == 2.0
     assert await seen.value("store_errors_total", operation="reserve") == 1.0
     assert await seen.value("store_duration_seconds_count", operation="other") == 1.0
+    assert await seen.value("store_up") == 1.0
+
+
+async def test_store_that_takes_no_writes_is_down_though_it_can_be_read(seen: Seen) -> None:
+    """M1, M2: on a full disk each read said that it was back, and no scrape saw it down."""
+    seen.observer.store_step("reserve", 400, False, "the disk is full")
+    seen.observer.store_step("holdings", 400, False, "it took too long")
+    seen.observer.store_step("holdings", 400, True)
+    assert await seen.value("store_up") == 0.0
+
+    seen.observer.store_step("ping", 400, True)
+    assert await seen.value("store_up") == 1.0
+    seen.observer.store_step("find", 400, False, "it took too long")
+    assert await seen.value("store_up") == 0.0
+    seen.observer.store_step("find", 400, True)
     assert await seen.value("store_up") == 1.0
 
 

@@ -139,7 +139,7 @@ async def test_worker_that_still_starts_is_no_store_down_and_no_spent_budget(
 async def test_store_that_one_worker_can_not_reach_is_told_at_once(make: Make, tmp_path: Path) -> None:
     serving, other = make(share=Share(tmp_path, 0)), make(share=Share(tmp_path, 1))
 
-    other.observer.store_step("reserve", 1, False)
+    other.observer.store_step("reserve", 1, False, "it took too long")
 
     assert await serving.value("store_up") == 0.0
 

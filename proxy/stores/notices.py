@@ -16,16 +16,21 @@ class NoticeKind(StrEnum):
     PUT_BACK = "put_back"  # the journal put lost operations back (D6)
     JOURNAL_FAILING = "journal_failing"
     JOURNAL_WRITTEN = "journal_written"
+    SETTINGS = "settings"  # Redis: what could lose claims was set otherwise (D5)
     AWAY = "away"
     BACK = "back"
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """`text` says where, what, what it means for the money and what to do."""
+    """`text` says where, what, what it means for the money and what to do.
+
+    `warnings`: of the store's settings, as they are from now on; None: as they were.
+    """
 
     kind: NoticeKind
     text: str
+    warnings: tuple[str, ...] | None = None
 
 
 Notify = Callable[[Notice], None]

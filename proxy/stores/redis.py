@@ -67,9 +67,15 @@ class RedisStore:
         self._listener = Listener(self._link, self._hub.poke)
         self._batcher: Batcher | None = None
         self._guardian = Guardian(
-            self._link, self._time, forget=self._forget, refill=self._refill, notify=notify
+            self._link,
+            self._time,
+            forget=self._forget,
+            refill=self._refill,
+            check=self._check_settings,
+            notify=notify,
         )
         self._warnings: tuple[str, ...] = ()
+        self._tells_settings = True
         self.trust = ClockTrust()
 
     async def open(self) -> StoreReport:
@@ -86,6 +92,7 @@ class RedisStore:
                 "that the server runs."
             ) from error
         self._warnings = warnings_of(settings, where)
+        self._tells_settings = any(one.policy is not None for one in settings)
         self._batcher = Batcher(
             self._engine, timeout_ms=self._timeout_ms, name=where, lanes=LANES, changed=self._changed
         )
@@ -98,7 +105,7 @@ class RedisStore:
                 await self.close()
                 raise
         self._guardian.watch()
-        version = f"{settings.name} {settings.version or 'of unknown version'}"
+        version = f"{settings[0].name} {settings[0].version or 'of unknown version'}"
         return StoreReport("redis", f"{where} ({version}): guards every host that uses it", self._warnings)
 
     async def close(self) -> None:
@@ -232,6 +239,20 @@ class RedisStore:
             text = f"{self._link.where}: {lost} unresolved operations that it had lost were put back"
             self._notify(Notice(NoticeKind.PUT_BACK, text))
         return is_whole
+
+    async def _check_settings(self) -> None:
+        """Somebody may have set them otherwise, or another server took over (D5).
+
+        Raises: Trouble.
+        """
+        if not self._tells_settings:  # asking again would but fill the server's log of refusals
+            return
+        where, before = self._link.where, self._warnings
+        self._warnings = warnings_of(await read_settings(self._link), where)
+        if self._warnings != before:
+            new = [text for text in self._warnings if text not in before]
+            gone = [f"no longer so: {text}" for text in before if text not in self._warnings]
+            self._notify(Notice(NoticeKind.SETTINGS, "; ".join([*new, *gone]), self._warnings))
 
     def _journal_failed(self, trouble: str | None) -> None:
         if trouble is not None:

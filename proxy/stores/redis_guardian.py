@@ -1,24 +1,26 @@
 """Watches over what a Redis may lose: the store's marker, its secret, and the way to it (D6).
 
 The marker is written once into an empty store. One that vanished or changed means that the store lost data: it
-was restarted without its file, failed over to a replica that never had it, or was flushed.
+was restarted without its file, failed over to a replica that never had it, or was flushed. Each node of a cluster
+can lose its own, so that there is a marker beside each scope, and beside the list of scopes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets as chance
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from proxy.stores import secret
 from proxy.stores.notices import Notice, NoticeKind, Notify
 from proxy.stores.redis_engine import ServerTime
 from proxy.stores.redis_link import Link
-from proxy.stores.redis_rows import MARKER, PREFIX, SECRET
+from proxy.stores.redis_rows import MARKER, PREFIX, SCOPES, SECRET, marker_of
 from proxy.stores.redis_trouble import Trouble
 from proxy.stores.tasks import stop
 
 WATCH_S = 2.0
+SETTINGS_EVERY = 5  # looks: ten seconds, so that an alert may rely on it
 MARKER_BYTES = 16
 PING = f"{PREFIX}:ping"
 PING_TTL_S = 60
@@ -30,6 +32,7 @@ class Guardian:
     Args: forget: drops what this process remembers of the store's rows.
         refill: puts back what the store may have lost, and says whether it is all there; called after a loss,
             after each time away, and again until it is.
+        check: looks at the server's settings (D5); called now and then, and after each time away.
     """
 
     def __init__(
@@ -39,18 +42,22 @@ class Guardian:
         *,
         forget: Callable[[], None],
         refill: Callable[[], Awaitable[bool]],
+        check: Callable[[], Awaitable[None]],
         notify: Notify,
     ) -> None:
         self._link = link
         self._time = time
         self._forget = forget
         self._refill = refill
+        self._check = check
         self._notify = notify
         self._secret: bytes | None = None
         self._is_away = False
         self._is_refilled = True
         self._task: asyncio.Task[None] | None = None
-        self.marker = b""
+        self._markers: dict[str, bytes] = {}
+        self._tags: set[bytes] = set()
+        self._looking = asyncio.Lock()
         self.lost_data = False
 
     async def begin(self, *, has_secret: bool) -> None:
@@ -60,7 +67,7 @@ class Guardian:
         Raises: Trouble.
         """
         await self._read_time()
-        self.marker = await self._kept(MARKER, chance.token_hex(MARKER_BYTES).encode())
+        await self._know(await self._found())
         self._secret = await self._link.run("GET", SECRET)
         if self._secret is None and not has_secret:
             self._secret = await self._kept(SECRET, secret.made())
@@ -87,15 +94,25 @@ class Guardian:
         """
         await self._read_time()
         await self._link.run("SET", PING, "1", "EX", PING_TTL_S)
-        marker = await self._link.run("GET", MARKER)
-        if marker != self.marker:
-            await self._lost(marker)
+        async with self._looking:  # else one look takes what another has just made for what was lost
+            found = await self._found()
+            lost = {key: one for key, one in found.items() if self._markers.get(key, one) != one}
+            if lost:
+                await self._lost(lost)
+            await self._know({key: one for key, one in found.items() if key not in self._markers})
+        if lost:
+            self._is_refilled = await self._refill()
 
     async def _watch(self) -> None:
+        looks = 0
         while True:
             await asyncio.sleep(WATCH_S)
+            looks += 1
             try:
+                await self._link.refresh()
                 await self.look()
+                if self._is_away or looks % SETTINGS_EVERY == 0:
+                    await self._check()
             except Trouble as trouble:
                 if not self._is_away:
                     self._is_away = True
@@ -107,21 +124,37 @@ class Guardian:
             if not self._is_refilled:
                 self._is_refilled = await self._refill()
 
-    async def _lost(self, found: bytes | None) -> None:
+    async def _found(self) -> dict[str, bytes | None]:
+        """The markers as they are now."""
+        if self._link.form != "cluster":
+            return {MARKER: await self._link.run("GET", MARKER)}
+        self._tags |= await self._link.run("SMEMBERS", SCOPES)
+        beside = (SCOPES, SECRET, *sorted(tag.decode() for tag in self._tags))
+        keys = [MARKER, *map(marker_of, beside)]
+        return dict(zip(keys, await self._link.read([("GET", key) for key in keys]), strict=True))
+
+    async def _know(self, found: Mapping[str, bytes | None]) -> None:
+        """Remember these markers; make those that are missing."""
+        for key, one in found.items():
+            fresh = chance.token_hex(MARKER_BYTES).encode()
+            self._markers[key] = one if one is not None else await self._kept(key, fresh)
+
+    async def _lost(self, found: Mapping[str, bytes | None]) -> None:
         """A new marker, never the old one again: every sidecar has to notice the loss by itself."""
         self._forget()
         self.lost_data = True
-        fresh = chance.token_hex(MARKER_BYTES).encode()
-        self.marker = found if found is not None else await self._kept(MARKER, fresh)
+        await self._know(found)
+        if self._tags:  # else nobody would find what other nodes of a cluster still keep
+            await self._link.run("SADD", SCOPES, *self._tags)
         if self._secret is not None:  # what was fingerprinted with it has to stay comparable
             self._secret = await self._kept(SECRET, self._secret)
+        loser = "the store" if self._link.form != "cluster" else "a node of the store"
         self._tell(
             NoticeKind.LOST_DATA,
-            "the store lost its data (its marker is gone). Payments in doubt that only it knew are forgotten; "
+            f"{loser} lost its data (its marker is gone). Payments in doubt that only it knew are forgotten; "
             "store.journal puts back those that this sidecar saw. Compare recent payments with the platform, and "
             "look at the server's persistence and failover",
         )
-        self._is_refilled = await self._refill()
 
     async def _kept(self, key: str, value: bytes) -> bytes:
         """What is kept under the key: this value where there was none."""

@@ -6,6 +6,7 @@ where it is known whether it is safe. Its failures become `Trouble`, which says 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -31,6 +32,7 @@ from proxy.stores.redis_url import (
 
 CONNECT_MS_MAX = 1_000
 NO_RETRY = 0
+REDIRECTS = 4  # from node to node, for one command: redis-py's 16 take a fifth of a verb's time
 WAIT_OPTION = "wait_replicas"
 WAIT_SHARE = 0.5  # of the verb's time limit, for the replicas to confirm
 
@@ -65,6 +67,7 @@ class Link:
         self.form = {"redis+sentinel": "sentinel", "redis+cluster": "cluster"}.get(scheme, "server")
         self._cluster: RedisCluster | None = None
         self._sentinel: Sentinel | None = None
+        self._is_stale = False
         try:
             self._make(url)
         except RedisUrlError:
@@ -112,7 +115,9 @@ class Link:
         if parts.path not in ((), ("0",)):
             raise RedisUrlError("store.url: expected redis+cluster://HOSTS, found a path behind them")
         nodes = [ClusterNode(host, port) for host, port in parts.hosts]
-        return RedisCluster(startup_nodes=nodes, **{**self._settings, **parts.options})
+        cluster = RedisCluster(startup_nodes=nodes, **{**self._settings, **parts.options})
+        cluster.RedisClusterRequestTTL = REDIRECTS
+        return cluster
 
     @property
     def client(self) -> Redis | RedisCluster:
@@ -206,20 +211,47 @@ class Link:
             with suppress(*NETWORK):  # it is left because it fails
                 await known.pop(failed).disconnect()
 
-    async def ask(self, *command: Argument) -> Any:
-        """A question about the server itself, to any node; the answer as redis-py reads it.
+    async def ask(self, *command: Argument, node: ClusterNode | None = None) -> Any:
+        """A question about the server itself; the answer as redis-py reads it.
 
+        Args: node: of a cluster; None: any.
         Raises: Trouble.
         """
         try:
             if self._cluster is not None:
                 await self._cluster.initialize()
-                node = self._cluster.get_default_node()
-                return await self._cluster.execute_command(*command, target_nodes=node)
+                one = node or self._cluster.get_default_node()
+                return await self._cluster.execute_command(*command, target_nodes=one)
             client: Any = self._redis  # redis-py leaves this method of it untyped
             return await client.execute_command(*command)
         except NETWORK as error:
             raise trouble_of(error, was_sent=False) from error
+
+    async def primaries(self) -> Sequence[ClusterNode | None]:
+        """Whom to `ask` about what each server has of its own: a cluster's nodes, else the one server.
+
+        Raises: Trouble.
+        """
+        if self._cluster is None:
+            return (None,)
+        try:
+            await self._cluster.initialize()
+        except NETWORK as error:
+            raise trouble_of(error, was_sent=False) from error
+        return self._cluster.get_primaries()
+
+    async def refresh(self) -> None:
+        """Look for a cluster's nodes again where reads found one away: redis-py does so for commands alone.
+
+        Raises: Trouble.
+        """
+        if self._cluster is None or not self._is_stale:
+            return
+        try:
+            await self._cluster.nodes_manager.initialize()
+        except NETWORK as error:
+            raise trouble_of(error, was_sent=False) from error
+        self._is_stale = False
 
     async def read(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Many reads in one round trip (one for each node of a cluster); their answers in order.
@@ -238,7 +270,11 @@ class Link:
                 pipeline.execute_command(*command)
             answers: list[Any] = await pipeline.execute(raise_on_error=True)
             return answers
+        except asyncio.CancelledError:  # out of time
+            self._is_stale = True
+            raise
         except NETWORK as error:
+            self._is_stale = True
             raise trouble_of(error, was_sent=False) from error
 
     async def forget_connections(self) -> None:

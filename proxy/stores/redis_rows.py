@@ -67,6 +67,11 @@ def names_of(tag: str) -> Names:
     return Names(f"{PREFIX}:{{{tag}}}:")
 
 
+def marker_of(tag: str) -> str:
+    """The marker that shares a node with what has the hash tag, or with the one key of that name."""
+    return f"{names_of(tag).base}marker"
+
+
 def channel_of(operation: OperationId) -> str:
     """Where the end of the operation's run is published."""
     return f"{PREFIX}:ended:{operation}"

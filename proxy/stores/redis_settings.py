@@ -1,10 +1,12 @@
-"""Settings of the server that could lose claims: read at start, reported, never changed (D5)."""
+"""Settings of the server that could lose claims: read now and then, reported, never changed (D5)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from redis.asyncio.cluster import ClusterNode
 
 from proxy.stores.redis_link import Link
 from proxy.stores.redis_trouble import Trouble
@@ -14,8 +16,12 @@ VERSION_MIN = (6, 2)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the server says of itself; None where it keeps that to itself."""
+    """What a server says of itself; None where it keeps that to itself.
 
+    `node`: which one of a cluster; empty for the only one.
+    """
+
+    node: str
     version: str
     name: str
     policy: str | None
@@ -26,12 +32,29 @@ class Settings:
     waited_for: int
 
 
-async def read_settings(link: Link) -> Settings:
-    """Raises: Trouble where the server doesn't answer at all."""
-    server = await _info(link, "server")
-    replication = await _info(link, "replication")
-    config = await _config(link)
+async def read_settings(link: Link) -> list[Settings]:
+    """Of the server, or of each primary of a cluster that answers.
+
+    Raises: Trouble where none does.
+    """
+    found: list[Settings] = []
+    trouble: Trouble | None = None
+    for node in await link.primaries():
+        try:
+            found.append(await _read(link, node))
+        except Trouble as one:
+            trouble = one
+    if trouble is not None and not found:
+        raise trouble
+    return found
+
+
+async def _read(link: Link, node: ClusterNode | None) -> Settings:
+    server = await _info(link, node, "server")
+    replication = await _info(link, node, "replication")
+    config = await _config(link, node)
     return Settings(
+        node=node.name if node is not None else "",
         version=str(server.get("valkey_version") or server.get("redis_version") or ""),
         name="Valkey" if server.get("server_name") == "valkey" else "Redis",
         policy=config.get("maxmemory-policy"),
@@ -43,10 +66,10 @@ async def read_settings(link: Link) -> Settings:
     )
 
 
-async def _info(link: Link, section: str) -> Mapping[str, Any]:
+async def _info(link: Link, node: ClusterNode | None, section: str) -> Mapping[str, Any]:
     """INFO is often forbidden where a server is managed; what it would say is then unknown."""
     try:
-        found: Mapping[str, Any] = await link.ask("INFO", section)
+        found: Mapping[str, Any] = await link.ask("INFO", section, node=node)
     except Trouble as trouble:
         if trouble.is_passing:
             raise
@@ -54,11 +77,11 @@ async def _info(link: Link, section: str) -> Mapping[str, Any]:
     return found
 
 
-async def _config(link: Link) -> dict[str, str]:
+async def _config(link: Link, node: ClusterNode | None) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in ("maxmemory-policy", "appendonly", "appendfsync", "save"):
         try:
-            answer: Mapping[bytes | str, bytes | str] = await link.ask("CONFIG GET", name)
+            answer: Mapping[bytes | str, bytes | str] = await link.ask("CONFIG GET", name, node=node)
         except Trouble as trouble:
             if trouble.is_passing:
                 raise
@@ -71,9 +94,17 @@ def _text(value: bytes | str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def warnings_of(settings: Settings, where: str) -> tuple[str, ...]:
-    """What is legal but unsafe, each with its reason."""
-    return tuple(f"{where}: {text}" for text in _warnings(settings))
+def warnings_of(found: Sequence[Settings], where: str) -> tuple[str, ...]:
+    """What is legal but unsafe, each with its reason, and the nodes of a cluster that it is true of."""
+    nodes: dict[str, list[str]] = {}
+    for settings in found:
+        for text in _warnings(settings):
+            nodes.setdefault(text, []).append(settings.node)
+    everywhere = len(found)
+    return tuple(
+        f"{where}: {text}" if len(of) == everywhere else f"{where}, {' '.join(sorted(of))}: {text}"
+        for text, of in nodes.items()
+    )
 
 
 def _warnings(settings: Settings) -> list[str]:
@@ -105,7 +136,7 @@ def _warnings(settings: Settings) -> list[str]:
         )
     if settings.replicas and not settings.waited_for:
         found.append(
-            f"{settings.replicas} replica(s) copy asynchronously: a failover can lose the last claims. Set "
+            "replicas copy asynchronously: a failover can lose the last claims. Set "
             "?wait_replicas=1 in store.url, or store.journal"
         )
     return found

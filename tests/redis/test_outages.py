@@ -13,6 +13,7 @@ import pytest
 from proxy.core.model import State
 from proxy.ports import StoreUnavailable
 from proxy.sandbox import Sandbox
+from proxy.stores import redis_guardian
 from tests.e2e.callers import Told, payment
 from tests.e2e.platforms import ok
 from tests.e2e.stage import Proxy, Stage, until
@@ -194,6 +195,35 @@ async def test_d6_doubt_that_no_journal_holds_is_lost_and_said_so(stage: Stage, 
 
     assert await proxy.operations() == ()
     assert any("lost its data" in warning for warning in proxy.app.store.warnings())
+
+
+# --- settings that could lose claims (D5) --------------------------------------------------------------------
+
+
+async def test_d5_eviction_switched_on_at_run_time_is_told_by_metric_and_readiness(
+    stage: Stage, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were read at start only, so that a failover or a CONFIG SET stayed unseen until a restart."""
+    monkeypatch.setattr(redis_guardian, "WATCH_S", 0.02)
+    proxy = await stage.proxy((await stage.platform()).url, **on(server.url))
+
+    async def tells(count: int) -> bool:
+        _, page = await proxy.app.observer.metrics("")
+        return f"safepost_store_warnings {count:.1f}\n".encode() in page
+
+    await until(lambda: tells(0))
+    _set(server, "maxmemory-policy", "allkeys-lru")
+    await until(lambda: tells(1))
+    (warning,) = proxy.app.store.warnings()
+    assert "maxmemory-policy is allkeys-lru" in warning
+    _set(server, "maxmemory-policy", "noeviction")
+    await until(lambda: tells(0))
+    assert proxy.app.store.warnings() == ()
+
+
+def _set(server: Server, setting: str, value: str) -> None:
+    with contextlib.closing(server.client()) as client:
+        client.config_set(setting, value)
 
 
 # --- failover, a node lost -----------------------------------------------------------------------------------

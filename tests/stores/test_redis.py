@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from proxy.clock import SystemClock
 from proxy.core.messages import Reserved
 from proxy.core.model import Now, OperationId, Owner, Scope, State, replace
 from proxy.core.reserve import WithdrawClaim
@@ -19,16 +18,15 @@ from proxy.core.settle import RecordNextAttempt
 from proxy.core.tables import Tables
 from proxy.ports import Query, StoreUnavailable
 from proxy.stores import waiters
-from proxy.stores.notices import Notice, NoticeKind
+from proxy.stores.notices import NoticeKind
 from proxy.stores.redis import RedisStore
 from proxy.stores.redis_rows import tag_of
 from tests.chaos.failover import FailoverCluster
 from tests.contract.values import Bump, claim, lead, reserve, settled
 from tests.core.payhub import SCOPE
 from tests.stores.forwarder import Forwarder
+from tests.stores.opened import CLOCK, Stores, outside
 from tests.stores.redis_server import ClusterTrio, SentinelTrio, Server
-
-CLOCK = SystemClock()
 
 
 @pytest.fixture
@@ -45,43 +43,6 @@ async def forwarder(server: Server) -> AsyncIterator[Forwarder]:
     forwarder = await Forwarder(server.port).start()
     yield forwarder
     await forwarder.close()
-
-
-class Stores:
-    """Stores that are closed at the end, and what they had to tell."""
-
-    def __init__(self) -> None:
-        self.notices: list[Notice] = []
-        self._open: list[RedisStore] = []
-
-    async def open(self, url: str, *, timeout_ms: int = 2_000, journal: Path | None = None) -> RedisStore:
-        store = RedisStore(
-            url, clock=CLOCK, timeout_ms=timeout_ms, journal=journal, notify=self.notices.append
-        )
-        await store.open()
-        self._open.append(store)
-        return store
-
-    async def close(self, store: RedisStore) -> None:
-        self._open.remove(store)
-        await store.close()
-
-    def kinds(self) -> list[NoticeKind]:
-        return [notice.kind for notice in self.notices]
-
-
-@pytest.fixture
-async def stores() -> AsyncIterator[Stores]:
-    stores = Stores()
-    yield stores
-    for store in tuple(stores._open):
-        await stores.close(store)
-
-
-def outside(server: Server, *command: str) -> Any:
-    """A command by somebody else."""
-    with contextlib.closing(server.client()) as client:
-        return client.execute_command(*command)
 
 
 async def test_script_flush_is_not_noticed(server: Server, stores: Stores) -> None:

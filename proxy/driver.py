@@ -256,13 +256,6 @@ class Driver:
     # --- the platform ---------------------------------------------------------------------------------------
 
     async def _send(self, run: Run, command: Send) -> Event:
-        if self.breaker is not None:
-            blocked_ms = self.breaker.allows(self.clock.monotonic_ms())
-            if blocked_ms is not None:
-                refused = NotSent(
-                    NotSentReason.BREAKER_OPEN, "the circuit breaker is open", retry_after_ms=blocked_ms
-                )
-                return AttemptEnded(refused, self.clock.wall_ms())
         not_after_ms = run.lease_until_ms
         if command.not_after_ms is not None:
             not_after_ms = min(not_after_ms, command.not_after_ms)
@@ -272,7 +265,14 @@ class Driver:
         return AttemptEnded(result, self.clock.wall_ms(), run.secret)
 
     async def _attempt(self, run: Run, key: Key, *, timeout_ms: int, not_after_ms: int) -> WireResult:
-        """One attempt on the wire. A drain that gives up on it leaves it in doubt, never unanswered (O3)."""
+        """One attempt on the wire, if the breaker allows it (R7): a repeat's caller then gets what is stored.
+
+        A drain that gives up on it leaves it in doubt, never unanswered (O3).
+        """
+        blocked_ms = self.breaker.allows(self.clock.monotonic_ms()) if self.breaker else None
+        if blocked_ms is not None:
+            why = "the circuit breaker is open"
+            return NotSent(NotSentReason.BREAKER_OPEN, why, retry_after_ms=blocked_ms)
         request = run.keyed(key)
         started_us = self.clock.monotonic_us()
         try:

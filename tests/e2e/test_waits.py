@@ -223,6 +223,24 @@ async def test_open_breaker_sends_nothing_and_says_so(stage: Stage) -> None:
     await until(recovered)
 
 
+async def test_open_breaker_answers_a_repeat_with_what_is_stored(stage: Stage) -> None:
+    """R7, P6: forwarded, it would wait for a platform that does not answer, and load it more."""
+    platform = await stage.platform(ok())
+    proxy = await stage.proxy(
+        platform.url,
+        retry={"attempts": 1, "attempt_timeout": "500ms"},
+        breaker={"enabled": True, "failures": 1, "window": "60s", "open_for": "60s"},
+    )
+    first = await proxy.call(payment())
+    platform.plan(Script(Hang()))
+    await proxy.call(payment("K2", order="O-2"))
+
+    again = await proxy.call(payment())
+
+    assert (again.status, again.body, again.knowledge, again.replayed) == (201, first.body, "executed", True)
+    assert platform.hits == 2
+
+
 async def test_open_breaker_takes_a_retry_that_is_due_after_its_time_as_the_trial(stage: Stage) -> None:
     """The retry asked the breaker twice: it took the trial, was refused for it, and closed the way to all for a
     minute, with nothing sent (R7)."""

@@ -102,9 +102,10 @@ def _instant(given: Mapping[str, str], name: str) -> int | None:
 def wait_ms(request: web.Request) -> int:
     """`?wait=30s` in milliseconds, 0 without it. Raises: Refused."""
     only(request.query.keys(), {"wait"})
-    value = request.query.get("wait")
-    if value is None:
+    given = request.query.getall("wait", [])
+    if not given:
         return 0
+    value = ", ".join(given)
     found = _DURATION.fullmatch(value)
     span = int(found[1]) * _UNIT_MS[found[2]] if found else -1
     if not 0 <= span <= WAIT_MS_MAX:

@@ -246,7 +246,7 @@ def key_expired(recorded: Operation) -> Problem:
 def settled_by_hand(recorded: Operation) -> Problem:
     """C5: a person settled it; it is never sent again."""
     notes = [entry for entry in recorded.history if entry.kind is EntryKind.BY_HAND]
-    said = f" by {notes[-1].by}: {notes[-1].text}" if notes else ""
+    said = f" by {notes[-1].by}: {notes[-1].text.removeprefix(f'{recorded.by_hand}: ')}" if notes else ""
     return Problem(
         status=409,
         code="settled_by_hand",

@@ -138,7 +138,7 @@ async def test_wait_ends_when_its_time_is_up(stage: Stage) -> None:
     assert (answer.status, answer.body["is_settled"]) == (200, False)
 
 
-@pytest.mark.parametrize("value", ["", "30", "-1s", "61s", "2m", "1h", "1.5s", "9999999s"])
+@pytest.mark.parametrize("value", ["", "30", "-1s", "61s", "2m", "1h", "1.5s", "9999999s", "1s&wait=1s"])
 async def test_wait_refuses_what_is_no_short_time(stage: Stage, value: str) -> None:
     identity = await stage.unknown()
 

@@ -43,7 +43,7 @@ BY_HAND = replace(
     by_hand="failed",
     history=(
         Entry(at_ms=0, kind=EntryKind.DOUBT, text="x"),
-        Entry(at_ms=1, kind=EntryKind.BY_HAND, text="the bank said so", by="Ann"),
+        Entry(at_ms=1, kind=EntryKind.BY_HAND, text="failed: the bank said so", by="Ann"),
     ),
 )
 

@@ -210,7 +210,10 @@ def resolve(
 ) -> int:
     """Settle an operation by hand; what was settled so is never sent again."""
     path = f"/operations/{quote(operation_id, safe='')}/resolve"
-    told = _listener(config, admin, token).ask("POST", path, {"status": status, "by": by, "note": note})
+    listener = _listener(config, admin, token)
+    told = listener.ask("POST", path, {"status": status, "by": by, "note": note})
+    if told.get("id") != operation_id or told.get("settled_by_hand") != status:
+        raise listener.is_another()
     if as_json:
         print_json(told)
     else:
@@ -278,13 +281,15 @@ class AdminListener:
         if content is not None:
             headers["Content-Type"] = "application/json"
         connection = self._connection(timeout_s)
+        doubt = ""
         try:
             connection.request(method, self.base_path + path, content, headers)
+            doubt = "" if content is None else "; what was asked for may have been done all the same"
             answer = connection.getresponse()
             text = answer.read()
         except (OSError, http.client.HTTPException, ValueError) as problem:
             reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-            message = f"safepost: no answer from the admin listener {self}: {reason}"
+            message = f"safepost: no answer from the admin listener {self}: {reason}{doubt}"
             raise Failure(message, code=FAILED) from None
         finally:
             connection.close()
@@ -294,11 +299,13 @@ class AdminListener:
         """One page of the ledger. Raises: Failure, also for an answer that is none: it is no empty ledger."""
         page = self.ask("GET", f"/operations?{query}")
         if not isinstance(page.get("operations"), list):
-            message = (
-                f"safepost: {self} answers, and not as an admin listener does: is it the proxy's own port?"
-            )
-            raise Failure(message, code=FAILED)
+            raise self.is_another()
         return page
+
+    def is_another(self) -> Failure:
+        """An answer that no admin listener gives to what was asked."""
+        message = f"safepost: {self} answers, and not as an admin listener does: is it the proxy's own port?"
+        return Failure(message, code=FAILED)
 
     def __str__(self) -> str:
         return f"unix:{self.unix_path}" if self.unix_path else f"{self.host}:{self.port}"

@@ -205,7 +205,7 @@ def test_operation_without_an_id_or_a_range_to_export_is_refused(
 
 
 def test_resolve_posts_status_name_and_note(admin: str, listener: type[Listener], capsys: Capture) -> None:
-    listener.answer = 200, b"{}"
+    listener.answer = 200, json.dumps(OPERATION | {"settled_by_hand": "failed"}).encode()
     code, out, _ = run(
         capsys, "resolve", "op_1", "--status", "failed", "--by", "Li Wei", "--note", "bank", "--admin", admin
     )
@@ -298,3 +298,37 @@ def test_answer_of_another_server_is_no_empty_ledger(
     code, out, errors = run(capsys, "operations", "--admin", admin)
     assert (code, out) == (1, "")
     assert "is it the proxy's own port?" in errors[0]
+
+
+@pytest.mark.parametrize("answer", [b"{}", json.dumps(OPERATION).encode()], ids=["empty", "not settled"])
+def test_answer_of_another_server_settles_nothing(
+    answer: bytes, admin: str, listener: type[Listener], capsys: Capture
+) -> None:
+    listener.answer = 200, answer
+    code, out, errors = run(
+        capsys, "resolve", "op_1", "--status", "failed", "--by", "Li", "--note", "bank", "--admin", admin
+    )
+    assert (code, out) == (1, "")
+    assert "is it the proxy's own port?" in errors[0]
+
+
+def test_listener_that_ends_without_an_answer_may_have_settled_it(capsys: Capture) -> None:
+    """C5: a person who reads it looks before settling it otherwise."""
+
+    def swallow(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            asked = b""
+            while b'"note"' not in asked:
+                asked += connection.recv(65_536)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        swallowing = threading.Thread(target=swallow, args=(server,))
+        swallowing.start()
+        admin = f"127.0.0.1:{server.getsockname()[1]}"
+        code, _, errors = run(
+            capsys, "resolve", "op_1", "--status", "failed", "--by", "Li", "--note", "bank", "--admin", admin
+        )
+        swallowing.join()
+    assert code == 1
+    assert errors[0].endswith("; what was asked for may have been done all the same")

@@ -117,7 +117,7 @@ class Calls:
             return
         claim = understood.claim
         if understood.sensitive is not None:
-            self.tell(SensitiveKey(route.name, understood.sensitive))
+            self.tell(SensitiveKey(route.name, understood.sensitive, claim.request_id))
         number = next(self._numbers)
         run = Run(
             guard=self.driver.guard_of(claim),

@@ -407,6 +407,7 @@ class SensitiveKey(Struct, frozen=True):
 
     route: str
     what: str
+    request_id: str = ""
 
 
 class LedgerDisagreed(Struct, frozen=True):

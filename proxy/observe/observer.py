@@ -146,7 +146,7 @@ class Observer:
                 self.log.line(Level.WARNING, "guard_blocked", told)
             case Observed(route, finding, request_id):
                 self.counts.add("observed_total", self.counts.route(route), finding)
-                told = {"request_id": request_id, "route": route, "finding": finding}
+                told = {"request_id": masked(request_id), "route": route, "finding": finding}
                 self.log.line(Level.WARNING, "observed", told)
             case LookupMade():
                 self._looked_up(fact)
@@ -158,9 +158,10 @@ class Observer:
                 self._waited(run)
                 told = {"operation": operation_id, "route": route, **of_run(run)}
                 self.log.line(Level.WARNING, "lease_taken_over", told)
-            case SensitiveKey(route, what):
+            case SensitiveKey(route, what, request_id):
                 self.counts.add("sensitive_keys_total", self.counts.route(route), what)
-                self.log.line(Level.WARNING, "sensitive_key", {"route": route, "what": what})
+                told = {"request_id": masked(request_id), "route": route, "what": what}
+                self.log.line(Level.WARNING, "sensitive_key", told)
             case LedgerDisagreed(operation_id, route):
                 self.counts.add("ledger_disagreements_total", self.counts.route(route))
                 told = {"operation": operation_id, "route": route, **of_run(run)}

@@ -21,8 +21,10 @@ from proxy.core.messages import (
     BecameUnknown,
     CallEnded,
     ConflictFound,
+    Observed,
     OutcomeConflict,
     RetryPlanned,
+    SensitiveKey,
 )
 from proxy.core.model import Key, Knowledge, OperationId, Outcome
 from proxy.observe import Observer
@@ -150,12 +152,14 @@ def test_what_looks_like_a_card_or_an_address_is_masked(make: Make, form: str) -
     for text in ("pay:4242424242424242", "pay:4242-4242-4242-4242", "li@example.com"):
         seen.observer.fact(call(key=Key(text), request_id=text), None)
         seen.observer.fact(BecameUnknown(operation(key=Key(text), subject=f"order:{text}")), None)
+        seen.observer.fact(SensitiveKey("create_payment", "card", text), None)
+        seen.observer.fact(Observed("create_payment", "missing_key", text), None)
 
     written = seen.text()
 
     assert "4242" not in written
     assert "li@" not in written
-    assert written.count("masked") == 12
+    assert written.count("masked") == 18
 
 
 def test_conflict_names_fields_and_no_values(seen: Seen) -> None:

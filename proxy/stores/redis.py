@@ -75,7 +75,7 @@ class RedisStore:
             notify=notify,
         )
         self._warnings: tuple[str, ...] = ()
-        self._tells_settings = True
+        self._histories: frozenset[str] = frozenset()
         self.trust = ClockTrust()
 
     async def open(self) -> StoreReport:
@@ -92,7 +92,7 @@ class RedisStore:
                 "that the server runs."
             ) from error
         self._warnings = warnings_of(settings, where)
-        self._tells_settings = any(one.policy is not None for one in settings)
+        self._histories = frozenset(one.history for one in settings)
         self._batcher = Batcher(
             self._engine, timeout_ms=self._timeout_ms, name=where, lanes=LANES, changed=self._changed
         )
@@ -240,19 +240,21 @@ class RedisStore:
             self._notify(Notice(NoticeKind.PUT_BACK, text))
         return is_whole
 
-    async def _check_settings(self) -> None:
+    async def _check_settings(self) -> bool:
         """Somebody may have set them otherwise, or another server took over (D5).
 
+        Returns: whether one did, or was started again, so that its last writes may be lost (D6).
         Raises: Trouble.
         """
-        if not self._tells_settings:  # asking again would but fill the server's log of refusals
-            return
-        where, before = self._link.where, self._warnings
-        self._warnings = warnings_of(await read_settings(self._link), where)
-        if self._warnings != before:
-            new = [text for text in self._warnings if text not in before]
-            gone = [f"no longer so: {text}" for text in before if text not in self._warnings]
-            self._notify(Notice(NoticeKind.SETTINGS, "; ".join([*new, *gone]), self._warnings))
+        settings = await read_settings(self._link)
+        warnings, before = warnings_of(settings, self._link.where), self._warnings
+        if warnings != before:
+            self._warnings = warnings
+            new = [text for text in warnings if text not in before]
+            gone = [f"no longer so: {text}" for text in before if text not in warnings]
+            self._notify(Notice(NoticeKind.SETTINGS, "; ".join([*new, *gone]), warnings))
+        seen, self._histories = self._histories, frozenset(one.history for one in settings)
+        return not self._histories <= seen
 
     def _journal_failed(self, trouble: str | None) -> None:
         if trouble is not None:

@@ -31,8 +31,9 @@ class Guardian:
 
     Args: forget: drops what this process remembers of the store's rows.
         refill: puts back what the store may have lost, and says whether it is all there; called after a loss,
-            after each time away, and again until it is.
-        check: looks at the server's settings (D5); called now and then, and after each time away.
+            after each time away and each failover, and again until it is.
+        check: looks at the server's settings (D5), and says whether another server may have taken over; called now
+            and then, and after each time away.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Guardian:
         *,
         forget: Callable[[], None],
         refill: Callable[[], Awaitable[bool]],
-        check: Callable[[], Awaitable[None]],
+        check: Callable[[], Awaitable[bool]],
         notify: Notify,
     ) -> None:
         self._link = link
@@ -111,8 +112,8 @@ class Guardian:
             try:
                 await self._link.refresh()
                 await self.look()
-                if self._is_away or looks % SETTINGS_EVERY == 0:
-                    await self._check()
+                if (self._is_away or looks % SETTINGS_EVERY == 0) and await self._check():
+                    self._is_refilled = False
             except Trouble as trouble:
                 if not self._is_away:
                     self._is_away = True

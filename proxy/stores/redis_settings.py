@@ -18,7 +18,8 @@ VERSION_MIN = (6, 2)
 class Settings:
     """What a server says of itself; None where it keeps that to itself.
 
-    `node`: which one of a cluster; empty for the only one.
+    `node`: which one of a cluster; empty for the only one. `history`: of its data; another one after a failover or
+    a restart, by which the last writes may have been lost.
     """
 
     node: str
@@ -30,6 +31,7 @@ class Settings:
     save: str | None
     replicas: int
     waited_for: int
+    history: str
 
 
 async def read_settings(link: Link) -> list[Settings]:
@@ -63,6 +65,7 @@ async def _read(link: Link, node: ClusterNode | None) -> Settings:
         save=config.get("save"),
         replicas=int(replication.get("connected_slaves", 0)),
         waited_for=link.wait_replicas,
+        history=str(replication.get("master_replid", "")),
     )
 
 

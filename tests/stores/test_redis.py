@@ -17,11 +17,11 @@ from proxy.core.reserve import WithdrawClaim
 from proxy.core.settle import RecordNextAttempt
 from proxy.core.tables import Tables
 from proxy.ports import Query, StoreUnavailable
-from proxy.stores import waiters
+from proxy.stores import redis_guardian, waiters
 from proxy.stores.notices import NoticeKind
 from proxy.stores.redis import RedisStore
 from proxy.stores.redis_rows import tag_of
-from tests.chaos.failover import FailoverCluster
+from tests.chaos.failover import FailoverCluster, follows
 from tests.contract.values import Bump, claim, lead, reserve, settled
 from tests.core.payhub import SCOPE
 from tests.stores.forwarder import Forwarder
@@ -403,6 +403,29 @@ async def test_start_waits_until_the_journal_is_put_back(
     assert not opening.done()
     outside(unwilling, *WILLING)
     assert await (await opening).load(leading.id) is not None
+
+
+async def test_server_that_took_over_without_the_last_writes_is_noticed_by_its_history(
+    tmp_path: Path, server: Server, forwarder: Forwarder, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: the marker is old enough to be there still, and a quick failover lets no look at the store fail."""
+    monkeypatch.setattr(redis_guardian, "WATCH_S", 3_600)
+    store = await stores.open(forwarder.url, journal=tmp_path / "journal")
+    second = Server(tmp_path / "second", "--replicaof", f"127.0.0.1 {server.port}").start()
+    try:
+        second.wait_until(follows)
+        outside(second, "REPLICAOF", "NO", "ONE")
+        leading = await lead(store, "K-1", lease_ms=60_000)
+        forwarder.port = second.port
+        outside(server, "CLIENT", "KILL", "TYPE", "normal")
+        await lead(store, "K-2", lease_ms=60_000)
+        assert await store.load(leading.id) is None
+        await store.ping()
+        assert stores.kinds() == []
+        assert await store._check_settings()
+        assert not await store._check_settings()
+    finally:
+        second.stop()
 
 
 async def test_what_could_not_be_put_back_after_a_loss_is_put_back_later(

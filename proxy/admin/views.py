@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from proxy.core.http import first
-from proxy.core.keys import looks_sensitive
+from proxy.core.keys import masked
 from proxy.core.model import Attempt, Entry, Knowledge, Operation, Seen, State, StoredAnswer
 from proxy.core.rules import Platform
 from proxy.ports import Holdings
@@ -36,8 +36,7 @@ def time_of(ms: int | None) -> str | None:
 
 def shown(text: str | None) -> str | None:
     """`text`, or what it seems to be where that must not be shown (K5)."""
-    what = looks_sensitive(text) if text else None
-    return text if what is None else f"[{what}, {len(text or '')} characters, masked]"
+    return masked(text) if text else text
 
 
 def is_settled(operation: Operation) -> bool:

@@ -86,7 +86,7 @@ def make_claim(
         resource_id=resource_id,
         amount=_amount(parsed, route),
         currency=_currency(parsed, route),
-        request_id=request_id,
+        request_id=keys.masked(request_id),  # it is recorded with each attempt, and is a caller's text (D4)
     )
     return Understood(claim, sensitive)
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import msgspec
 
-from proxy.core.keys import looks_sensitive
+from proxy.core import keys
 from proxy.observe.lines import LineWriter
 from proxy.ports import Clock
 
@@ -76,11 +76,8 @@ class AttemptLine(Line, kw_only=True, omit_defaults=True):
     duration_ms: float | None = None
 
 
-@lru_cache(maxsize=4_096)
-def masked(text: str) -> str:
-    """`text`, or what it seems to be where that must not be logged (K5, D4)."""
-    what = looks_sensitive(text)
-    return text if what is None else f"[{what}, {len(text)} characters, masked]"
+masked = lru_cache(maxsize=4_096)(keys.masked)
+"""The same few texts are in many lines."""
 
 
 @dataclass(slots=True)

@@ -171,7 +171,7 @@ class Observer:
 
     def _call_ended(self, fact: CallEnded) -> None:
         if self._tracer is not None:
-            self._tracer.call(fact, wall_ms=self._clock.wall_ms())
+            self._tracer.call(fact, request_id=masked(fact.request_id), wall_ms=self._clock.wall_ms())
         knowledge = fact.knowledge.value if fact.knowledge else ""
         bucket = self.counts.request(
             route=fact.route,

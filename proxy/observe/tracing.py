@@ -92,8 +92,8 @@ class Tracer:
         if len(self._attempts) > PENDING_MAX:
             self._attempts.popitem(last=False)
 
-    def call(self, fact: CallEnded, *, wall_ms: int) -> None:
-        """The call's span, and those of its attempts under it."""
+    def call(self, fact: CallEnded, *, request_id: str, wall_ms: int) -> None:
+        """The call's span, and those of its attempts under it, which know it by `request_id`."""
         ended_ns = wall_ms * NS_PER_MS
         attributes: Attributes = {
             "http.request.method": fact.method,
@@ -119,11 +119,11 @@ class Tracer:
         if "error.type" in attributes:
             span.set_status(StatusCode.ERROR)
         inside = set_span_in_context(span)
-        for attempt in self._attempts.pop(fact.request_id, ()):
+        for attempt in self._attempts.pop(request_id, ()):
             self._attempt_span(attempt, inside)
         span.end(ended_ns)
         if fact.status in (0, 504):
-            self._answered[fact.request_id] = inside
+            self._answered[request_id] = inside
             if len(self._answered) > ANSWERED_MAX:
                 self._answered.popitem(last=False)
 

@@ -31,6 +31,7 @@ def call(
     platform: Platform = PAYHUB,
     secrets: tuple[tuple[str, bytes], ...] = SECRETS,
     observe: bool = False,
+    request_id: str = "r-1",
 ) -> Understood | Problem:
     path, _ = normalise(target)
     match = RouteTable((route,)).match("POST", path)
@@ -44,7 +45,7 @@ def call(
         platform=platform,
         scope=SCOPE,
         secrets=secrets,
-        request_id="r-1",
+        request_id=request_id,
         observe=observe,
     )
 
@@ -258,3 +259,8 @@ def test_sensitive_key_is_refused_where_configured_but_not_when_observing() -> N
     assert "jane" not in problem.message
     claimed(call(route=strict, headers=headers, observe=True))
     claimed(call(route=strict))
+
+
+def test_request_id_that_looks_like_a_card_is_not_recorded() -> None:
+    """D4: it is the caller's text, and stands in the ledger with each attempt."""
+    assert claimed(call(request_id="r 4242424242424242")).request_id == "[card, 18 characters, masked]"

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from email.utils import formatdate
 
 from proxy.core import problem
 from proxy.core.claim import make_claim
@@ -199,6 +200,8 @@ class Calls:
         if marks.replayed:
             ours.append((b"Idempotent-Replayed", b"true"))
             ours.append((b"Cache-Control", b"no-store"))
+            # RFC 9110 section 6.6.1: of this message, which is not the platform's (O-13).
+            ours.append((b"Date", formatdate(self.clock.wall_ms() / 1000, usegmt=True).encode("ascii")))
         if reply.location is not None:
             address = f"{self.settings.admin_url}/operations/{reply.location}"
             ours.append((b"Location", address.encode("latin-1", "replace")))

@@ -254,6 +254,7 @@ FULL = (
     (b"Content-Type", b"application/json; charset=utf-8"),
     (b"X-Request-Id", b"r-1"),
     (b"Set-Cookie", b"s=1"),
+    (b"Date", b"Mon, 01 Jan 2024 00:00:00 GMT"),
 )
 
 
@@ -273,6 +274,8 @@ async def test_o13_stored_replay_is_the_first_answer(stage: Stage) -> None:
     assert again.header("cache-control") == "no-store"
     assert again.header("set-cookie") is None
     assert first.header("set-cookie") == "s=1"
+    said = again.header("date")
+    assert said is not None and said.endswith(" GMT") and said != first.header("date")
 
 
 async def test_o13_forwarded_repeat_is_the_second_answer_unchanged(stage: Stage) -> None:

@@ -271,7 +271,7 @@ def admit_forgets() -> Undo:
 
 @mutant("a key is claimed before what was sent without the store for its order is written")
 def unrecorded_not_written_first() -> Undo:
-    return swap(owed, "_meets", lambda sent, claim: False)
+    return swap(owed, "_asked_for", lambda claim: ())
 
 
 # --- attempts and answers -----------------------------------------------------------------------------------

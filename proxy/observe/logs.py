@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from functools import lru_cache
+from zlib import crc32
 
 import msgspec
 
@@ -90,6 +91,8 @@ class Log:
     is_text: bool
     is_coloured: bool = False
     worker: int | None = None
+    successes: float = 1.0
+    """The share of plain successes that is written."""
     _second: int = -1
     _stamp: str = ""
 
@@ -124,6 +127,23 @@ class Log:
         except UnicodeEncodeError:
             text = _encode({name: _clean(value) for name, value in msgspec.structs.asdict(record).items()})
         self.writer.put(text + b"\n")
+
+    def leaves_out(self, level: Level, request_id: str, status: int | None, *, n: int) -> bool:
+        """Whether a line is not written because it tells of a plain success, and these are sampled.
+
+        By the request id, so that a call's line and its attempt's go together, in every process.
+
+        Args: n: the attempt, or how many the call has had.
+        """
+        if (
+            self.successes >= 1
+            or level is not Level.INFO
+            or n > 1
+            or status is None
+            or not 200 <= status < 400
+        ):
+            return False
+        return crc32(request_id.encode("utf-8", "surrogatepass")) >= self.successes * 2**32
 
     def _time(self) -> str:
         """RFC 3339 in UTC. The part down to the second is made once a second."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, assert_never
-from zlib import crc32
 
 from proxy.config.sections import LogFormat, LogLevel
 from proxy.config.settings import Settings
@@ -36,10 +33,10 @@ from proxy.observe.counts import Counts
 from proxy.observe.exposition import Snapshot, Trace, page
 from proxy.observe.gauges import TOLD_BY_STORE, Drives, Gauges, Resolves
 from proxy.observe.lines import LineWriter
-from proxy.observe.logs import AttemptLine, CallLine, Level, Log, Value, cut, is_terminal, masked
+from proxy.observe.logs import Level, Log, Value, cut, is_terminal, masked
 from proxy.observe.money import MoneyTold
 from proxy.observe.news import News, Share
-from proxy.observe.told import key_of, of_run, trace_of
+from proxy.observe.told import attempt_line, call_line, key_of, of_fault, of_run
 from proxy.observe.version import VERSION
 from proxy.ports import Clock, Holdings, StoreReport
 from proxy.run import Run
@@ -99,7 +96,7 @@ class Observer:
         self._money = MoneyTold(self.counts, self.log, self._news, clock)
         self._gauges = Gauges(settings.platform, clock)
         self._store_takes_writes = True
-        self._successes = settings.log_successes
+        self.log.successes = settings.log_successes
         self._last_status: tuple[str | None, int | None] = (None, None)
         self._tracer = _tracer(settings)
         self.counts.begin(clock.wall_ms())
@@ -185,24 +182,10 @@ class Observer:
             trace = Trace(fact.trace_id, fact.duration_us / 1e6, self._clock.wall_ms())
             self.counts.traced(route=fact.route, bucket=bucket, trace=trace)
         level = Level.WARNING if knowledge == "unknown" or fact.status >= 500 else Level.INFO
-        if level < self.log.level or self._is_left_out(level, fact.request_id, fact.status, n=fact.attempts):
+        request_id = masked(fact.request_id)
+        if level < self.log.level or self.log.leaves_out(level, request_id, fact.status, n=fact.attempts):
             return
-        record = CallLine(
-            request_id=masked(fact.request_id),
-            trace_id=fact.trace_id,
-            operation=fact.operation,
-            route=fact.route,
-            key=masked(fact.key) if fact.key else None,
-            status=fact.status,
-            method=cut(fact.method),
-            knowledge=knowledge,
-            code=fact.code,
-            attempts=fact.attempts,
-            replayed=fact.replayed,
-            duration_ms=fact.duration_us / 1000,
-            overhead_ms=fact.overhead_us / 1000,
-        )
-        self.log.record(level, "call", record)
+        self.log.record(level, "call", call_line(fact))
 
     def _attempt_finished(self, fact: AttemptFinished, run: Run | None) -> None:
         self._last_status = (fact.operation, fact.status)
@@ -220,38 +203,9 @@ class Observer:
             )
         level = Level.WARNING if fact.outcome in _LOUD else Level.INFO
         request_id = run.request_id if run is not None else ""
-        if level < self.log.level or self._is_left_out(level, request_id, fact.status, n=fact.n):
+        if level < self.log.level or self.log.leaves_out(level, request_id, fact.status, n=fact.n):
             return
-        record = AttemptLine(
-            operation=fact.operation,
-            route=fact.route,
-            key=masked(fact.key) if fact.key else None,
-            status=fact.status,
-            attempt=fact.n,
-            outcome=fact.outcome.value,
-            reason=fact.reason,
-            cause=cut(fact.cause),
-            duration_ms=None if duration_us is None else duration_us / 1000,
-        )
-        if run is not None:
-            record.request_id = masked(run.request_id)
-            record.trace_id = trace_of(run.request.headers)
-        self.log.record(level, "attempt", record)
-
-    def _is_left_out(self, level: Level, request_id: str, status: int | None, *, n: int) -> bool:
-        """Whether a line is not written because it tells of a plain success, and these are sampled.
-
-        By the request id, so that a call's lines and its attempt's go together, in every process.
-        """
-        if (
-            self._successes >= 1
-            or level is not Level.INFO
-            or n > 1
-            or status is None
-            or not 200 <= status < 400
-        ):
-            return False
-        return crc32(request_id.encode("utf-8", "surrogatepass")) >= self._successes * 2**32
+        self.log.record(level, "attempt", attempt_line(fact, run, duration_us))
 
     def _retry_planned(self, fact: RetryPlanned, run: Run | None) -> None:
         operation, status = self._last_status  # of the attempt that ended in the same step
@@ -372,11 +326,7 @@ class Observer:
     def fault(self, error: BaseException) -> None:
         """An exception that nobody expected. Where it came from, never its text: that may hold a caller's."""
         self.counts.add("internal_faults_total")
-        frames = traceback.extract_tb(error.__traceback__)
-        where = " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(frames[-12:]))
-        text = str(error) if type(error).__module__.startswith("proxy.") else ""
-        told = {"error": type(error).__name__, "text": cut(text), "where": where}
-        self.log.line(Level.ERROR, "internal_fault", told)
+        self.log.line(Level.ERROR, "internal_fault", of_fault(error))
 
     def task_ended(self, task: asyncio.Task[None]) -> None:
         """A loop of the process ended; by itself it never should."""
@@ -388,7 +338,7 @@ class Observer:
         self.counts.know(settings.platform)
         self._gauges.platform = settings.platform
         self.log.level = _LEVELS[settings.log_level]
-        self._successes = settings.log_successes
+        self.log.successes = settings.log_successes
         self._build(settings)
         self.counts.add("config_reloads_total", "applied")
         self.log.line(Level.INFO, "reloaded", {"config": settings.version})

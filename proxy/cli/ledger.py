@@ -95,7 +95,7 @@ def operations(
         print_json(page)
         return 0
     print_table(
-        ("operation", "route", "subject", "knowledge", "status", "amount", "attempts", "updated"),
+        ("operation", "route", "subject", "knowledge", "status", "minor units", "attempts", "updated"),
         [
             (
                 str(each.get("id")),

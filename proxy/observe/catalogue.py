@@ -202,7 +202,7 @@ SETTLERS = ("answer", "lookup", "event", "late_answer", "person")
 VERDICTS = ("applied", "kept", "hint", "ignored", "refused", "failed")
 NOTICES = (
     *("wal_starved", "wal_emptied", "lost_data", "put_back", "journal_failing", "journal_written"),
-    *("settings", "away", "back"),
+    *("settings", "away", "back", "damaged"),
 )
 
 _COMMON_ANSWERS = (

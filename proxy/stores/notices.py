@@ -12,6 +12,7 @@ class NoticeKind(StrEnum):
 
     WAL_STARVED = "wal_starved"  # SQLite: a long reader keeps the log from being emptied (O-57)
     WAL_EMPTIED = "wal_emptied"
+    DAMAGED = "damaged"  # SQLite: records that can't be read were left out of a list
     LOST_DATA = "lost_data"  # Redis: the store marker vanished (D6)
     PUT_BACK = "put_back"  # the journal put lost operations back (D6)
     JOURNAL_FAILING = "journal_failing"

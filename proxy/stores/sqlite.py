@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -20,11 +21,12 @@ from proxy.core.tables import Verb
 from proxy.ports import Clock, Holdings, Page, Query, StoreReport, StoreUnavailable
 from proxy.stores import purging, secret
 from proxy.stores.batch import Batcher
-from proxy.stores.codec import unpack_operation, unpack_subject
-from proxy.stores.notices import Notify, unheard
+from proxy.stores.codec import Row, RowUnreadable, unpack_operation, unpack_subject
+from proxy.stores.notices import Notice, NoticeKind, Notify, unheard
 from proxy.stores.paging import Place, limit_of, page_of, place_of
 from proxy.stores.purging import ClockTrust, PurgeOperations, PurgeSubjects, Reading
 from proxy.stores.sqlite_file import (
+    DAMAGED,
     OPENING,
     SQL,
     connect,
@@ -74,6 +76,7 @@ class SqliteStore:
         self._hub = WaitHub(self._load_many, self.now)
         self.trust = ClockTrust()
         self._warnings: tuple[str, ...] = ()
+        self._damaged = 0  # records that a list had to leave out, at most
 
     async def open(self) -> StoreReport:
         writer = Writer(self.path, self._clock, notify=self._notify)
@@ -144,7 +147,18 @@ class SqliteStore:
 
     async def find(self, query: Query) -> Page:
         now = self.now()
-        return await self._read(lambda reading: _find(reading, query, now), "find")
+        page, damaged = await self._read(lambda reading: _find(reading, query, now), "find")
+        if damaged > self._damaged:
+            self._damaged = damaged
+            self._notify(Notice(NoticeKind.DAMAGED, self._damage(), self.warnings()))
+        return page
+
+    def _damage(self) -> str:
+        count = f"{self._damaged} record{'s' if self._damaged > 1 else ''}"
+        return (
+            f"{self.path}: {count} can't be read: damaged, or a newer Safepost's. Nothing is sent for these and "
+            f"nobody looks them up; all others go on. {DAMAGED.then}"
+        )
 
     async def count_due(self, *, before_ms: int) -> int:
         def step(reading: sqlite3.Connection) -> int:
@@ -182,10 +196,10 @@ class SqliteStore:
         for route, kept_ms in record_ms.items():
             after = FIRST
             while dropped < purging.DROPPED_MAX:
-                slice_ = await self._purgeable(route, now.wall_ms - kept_ms, after)
+                slice_, is_last = await self._purgeable(route, now.wall_ms - kept_ms, after)
                 for scope, identities in purging.by_scope(slice_):
                     dropped += await self.transact(PurgeOperations(scope, identities, record_ms))
-                if len(slice_) < purging.SLICE:
+                if is_last or not slice_:
                     break
                 after = Place(slice_[-1].updated_ms, slice_[-1].id)
         before_ms = purging.subjects_before_ms(now, record_ms)
@@ -201,10 +215,14 @@ class SqliteStore:
         return self._secrets
 
     def warnings(self) -> tuple[str, ...]:
-        if self._writer is None or not self._writer.is_starved:
-            return self._warnings
-        starved = f"{self.path}: a long reader keeps the log from being emptied; it grows until it leaves"
-        return (*self._warnings, starved)
+        found = [*self._warnings]
+        if self._damaged:
+            found.append(self._damage())
+        if self._writer is not None and self._writer.is_starved:
+            found.append(
+                f"{self.path}: a long reader keeps the log from being emptied; it grows until it leaves"
+            )
+        return tuple(found)
 
     def now(self) -> Now:
         return Now(lease_ms=self._clock.boot_ms(), epoch=self._clock.boot_id(), wall_ms=self._clock.wall_ms())
@@ -228,7 +246,8 @@ class SqliteStore:
             await self._write(partial(_keep_reading, reading=self.trust.first), "purge")
         return trusted
 
-    async def _purgeable(self, route: str, before_ms: int, after: Place) -> list[Operation]:
+    async def _purgeable(self, route: str, before_ms: int, after: Place) -> tuple[list[Operation], bool]:
+        """A slice of what may be dropped, and whether it is the last one."""
         values = {
             "route": route,
             "before_ms": before_ms,
@@ -237,8 +256,9 @@ class SqliteStore:
             "limit": purging.SLICE,
         }
 
-        def step(reading: sqlite3.Connection) -> list[Operation]:
-            return [unpack_operation(doc) for (doc,) in reading.execute(SQL["purgeable"], values)]
+        def step(reading: sqlite3.Connection) -> tuple[list[Operation], bool]:
+            docs = reading.execute(SQL["purgeable"], values).fetchall()
+            return _readable(docs, unpack_operation), len(docs) < purging.SLICE
 
         return await self._read(step, "purge")
 
@@ -246,7 +266,7 @@ class SqliteStore:
         values = {"before_ms": before_ms, "limit": purging.DROPPED_MAX // 10}
 
         def step(reading: sqlite3.Connection) -> list[Subject]:
-            return [unpack_subject(doc) for (doc,) in reading.execute(SQL["empty_subjects"], values)]
+            return _readable(reading.execute(SQL["empty_subjects"], values), unpack_subject)
 
         return await self._read(step, "purge")
 
@@ -294,15 +314,34 @@ def _make_secret(writing: sqlite3.Connection) -> tuple[bytes]:
     return row
 
 
-def _find(reading: sqlite3.Connection, query: Query, now: Now) -> Page:
-    """The page by whichever index narrows most; the rest of the query is matched row by row."""
-    if query.subject is not None:
-        docs = _docs_of_subject(reading, query.subject)
-    elif query.key is not None:
-        docs = reading.execute(SQL["find_by_key"], {"key": query.key}).fetchall()
-    else:
-        docs = reading.execute(SQL[_listing(query)], _values(query, now)).fetchall()
-    return page_of(query, (unpack_operation(doc) for (doc,) in docs), now)
+def _find(reading: sqlite3.Connection, query: Query, now: Now) -> tuple[Page, int]:
+    """The page by whichever index narrows most; the rest of the query is matched row by row.
+
+    Also how many records could not be read and were left out: one of them must not keep all others from being
+    listed and looked up. Where a subject or a key was asked for, it is the answer. Raises: RowUnreadable.
+    """
+    if query.subject is not None or query.key is not None:
+        if query.subject is not None:
+            docs = _docs_of_subject(reading, query.subject)
+        else:
+            docs = reading.execute(SQL["find_by_key"], {"key": query.key}).fetchall()
+        return page_of(query, (unpack_operation(doc) for (doc,) in docs), now), 0
+    damaged = 0
+    while True:
+        docs = reading.execute(SQL[_listing(query)], _values(query, now, beside=damaged)).fetchall()
+        found = _readable(docs, unpack_operation)
+        if len(docs) - len(found) == damaged:
+            return page_of(query, found, now), damaged
+        damaged = len(docs) - len(found)
+
+
+def _readable(docs: Iterable[tuple[bytes]], unpack: Callable[[bytes], Row]) -> list[Row]:
+    """What can be read of them."""
+    found = []
+    for (doc,) in docs:
+        with suppress(RowUnreadable):
+            found.append(unpack(doc))
+    return found
 
 
 def _docs_of_subject(reading: sqlite3.Connection, handle: str) -> list[tuple[bytes]]:
@@ -325,7 +364,8 @@ def _listing(query: Query) -> str:
     return f"{by}_{'oldest' if query.oldest_first else 'newest'}"
 
 
-def _values(query: Query, now: Now) -> dict[str, str | int | None]:
+def _values(query: Query, now: Now, *, beside: int) -> dict[str, str | int | None]:
+    """The statement's values. Args: beside: so many rows more than a page takes."""
     start = FIRST if query.oldest_first else LAST
     both = query.lapsed and query.due_before_ms is not None  # the few that are both are ordered afterwards
     after = place_of(query.cursor) if query.cursor and not both else start
@@ -339,5 +379,5 @@ def _values(query: Query, now: Now) -> dict[str, str | int | None]:
         "due_before_ms": query.due_before_ms,
         "epoch": now.epoch,
         "lease_ms": now.lease_ms,
-        "limit": -1 if both else limit_of(query) + 1,
+        "limit": -1 if both else limit_of(query) + 1 + beside,
     }

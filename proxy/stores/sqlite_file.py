@@ -130,7 +130,7 @@ class Advice:
     goes_on: str = ""
 
 
-_DAMAGED = Advice(
+DAMAGED = Advice(
     "the file is damaged",
     "Stop Safepost, keep a copy of the file with its -wal and -shm, restore a backup or run `sqlite3 FILE "
     ".recover`, and compare unknown payments with the platform. Don't delete it: an empty ledger forgets "
@@ -159,7 +159,7 @@ _ADVICE: dict[int, Advice] = {
     sqlite3.SQLITE_IOERR: Advice(
         "the disk failed to read or write", "Check the disk and the system's log before anything else."
     ),
-    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_CORRUPT: DAMAGED,
     sqlite3.SQLITE_NOTADB: Advice(
         "the file is not a database",
         "Check the path in store.url. If the ledger was there, restore it from a backup.",
@@ -350,7 +350,7 @@ def _quick_check(connection: sqlite3.Connection, path: Path, clock: Clock) -> tu
     finally:
         connection.set_progress_handler(None, 0)
     if verdict != "ok":
-        raise StoreUnavailable(f"{path}: {OPENING}: {_DAMAGED.what} ({verdict}). {UNHARMED} {_DAMAGED.then}")
+        raise StoreUnavailable(f"{path}: {OPENING}: {DAMAGED.what} ({verdict}). {UNHARMED} {DAMAGED.then}")
     return ()
 
 

@@ -142,6 +142,37 @@ async def test_row_damaged_beneath_is_refused_alone(path: Path, store: SqliteSto
         await store.load(leading.id)
 
 
+async def test_damaged_row_keeps_no_other_from_being_listed_and_is_told_once(path: Path) -> None:
+    """U2: the lookups of all stopped for one record of which nothing was known any more."""
+    notices: list[Notice] = []
+    store = SqliteStore(path, clock=CLOCK, timeout_ms=3_000, notify=notices.append)
+    await store.open()
+    rows = [operation(f"K-{n}", at_ms=n) for n in range(6)]
+    await store.transact(PutRows(tuple(rows)))
+    spoil(path, rows[1].id, rows[2].id)
+    listed: list[Operation] = []
+    query = Query(oldest_first=True, limit=2)
+    while True:
+        page = await store.find(query)
+        listed += page.operations
+        if page.cursor is None:
+            break
+        query = replace(query, cursor=page.cursor)
+
+    assert [one.key for one in listed] == ["K-0", "K-3", "K-4", "K-5"]
+    with pytest.raises(StoreUnavailable, match="in row format 0"):
+        await store.find(Query(key=rows[1].key))
+    assert [(notice.kind, notice.warnings) for notice in notices] == [(NoticeKind.DAMAGED, store.warnings())]
+    assert "2 records can't be read" in notices[0].text
+    await store.close()
+
+
+def spoil(path: Path, *identities: OperationId) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        for identity in identities:
+            other.execute("UPDATE operations SET doc = zeroblob(200) WHERE id = ?", (identity,))
+
+
 async def test_rows_kept_from_before_are_forgotten_when_another_process_wrote(path: Path) -> None:
     first, second = (SqliteStore(path, clock=CLOCK, timeout_ms=3_000) for _ in range(2))
     await first.open()

@@ -142,11 +142,12 @@ async def test_row_damaged_beneath_is_refused_alone(path: Path, store: SqliteSto
         await store.load(leading.id)
 
 
-async def test_damaged_row_keeps_no_other_from_being_listed_and_is_told_once(path: Path) -> None:
+async def test_damaged_row_keeps_no_other_from_being_listed_and_is_told_once(
+    path: Path, store: SqliteStore
+) -> None:
     """U2: the lookups of all stopped for one record of which nothing was known any more."""
     notices: list[Notice] = []
-    store = SqliteStore(path, clock=CLOCK, timeout_ms=3_000, notify=notices.append)
-    await store.open()
+    store._notify = notices.append
     rows = [operation(f"K-{n}", at_ms=n) for n in range(6)]
     await store.transact(PutRows(tuple(rows)))
     spoil(path, rows[1].id, rows[2].id)
@@ -164,7 +165,6 @@ async def test_damaged_row_keeps_no_other_from_being_listed_and_is_told_once(pat
         await store.find(Query(key=rows[1].key))
     assert [(notice.kind, notice.warnings) for notice in notices] == [(NoticeKind.DAMAGED, store.warnings())]
     assert "2 records can't be read" in notices[0].text
-    await store.close()
 
 
 def spoil(path: Path, *identities: OperationId) -> None:

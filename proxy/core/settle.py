@@ -44,21 +44,24 @@ def with_end(operation: Operation, note: AttemptNote) -> Operation:
     in_doubt = note.outcome is Outcome.IN_DOUBT
     attempts = operation.attempts
     if attempts:
-        last = replace(
-            attempts[-1],
-            ended_ms=note.ended_ms,
-            outcome=note.outcome,
-            status=note.status,
-            code=note.code,
-            detail=note.detail,
-        )
-        attempts = (*attempts[:-1], last)
+        attempts = (*attempts[:-1], _with_outcome(attempts[-1], note))
     return replace(
         operation,
         attempts=attempts,
         doubt=operation.doubt or in_doubt,
         doubt_since_absent=operation.doubt_since_absent or in_doubt,
         last_attempt_end_ms=note.ended_ms,
+    )
+
+
+def _with_outcome(attempt: Attempt, note: AttemptNote) -> Attempt:
+    return replace(
+        attempt,
+        ended_ms=note.ended_ms,
+        outcome=note.outcome,
+        status=note.status,
+        code=note.code,
+        detail=note.detail,
     )
 
 
@@ -93,6 +96,18 @@ def leads(operation: Operation, current: Operation) -> bool:
     )
 
 
+def _left(tables: Tables, mine: Operation, note: AttemptNote | None, current: Operation) -> Operation:
+    """What stands where evidence was quicker than a run; how its attempt ended is part of the story still."""
+    is_same_run = current.fence == mine.fence and current.owner in (None, mine.owner)
+    last = mine.attempts[-1:]
+    if note is None or not is_same_run or not last or last[0] not in current.attempts:
+        return current
+    ended = _with_outcome(last[0], note)
+    told_of = replace(current, attempts=tuple(ended if one == last[0] else one for one in current.attempts))
+    tables.put(told_of)
+    return told_of
+
+
 class RecordNextAttempt(Struct, frozen=True):
     """The attempt before ended as `ended`; make the next one durable before it leaves (R1)."""
 
@@ -112,7 +127,7 @@ class RecordNextAttempt(Struct, frozen=True):
             states.check(None, Move.RECORD_ATTEMPT, State.IN_FLIGHT)
             current = anew(tables, now, self.operation)
         elif not leads(self.operation, current):
-            return Superseded(current)
+            return Superseded(_left(tables, self.operation, self.ended, current))
         states.check(current.state, Move.RECORD_ATTEMPT, State.IN_FLIGHT)
         ended = _ended_now(with_end(current, self.ended), now)
         n = ended.attempt_count + 1
@@ -169,9 +184,12 @@ class SettleRun(Struct, frozen=True):
         found = tables.operation(self.scope, self.operation.id)
         current = found or anew(tables, now, self.operation)
         if self.state in (State.EXECUTED, State.PENDING):
-            return self._known_already(tables, now, current) or self._definite(tables, now, current)
+            known = self._known_already(tables, now, current) or self._definite(tables, now, current)
+            if isinstance(known, SettleRefused):
+                return SettleRefused(_left(tables, self.operation, self.ended, known.operation))
+            return known
         if not leads(self.operation, current):
-            return SettleRefused(current)
+            return SettleRefused(_left(tables, self.operation, self.ended, current))
         ended = _ended_now(with_end(current, self.ended), now) if self.ended else current
         if self.state is State.NOT_EXECUTED:
             if ended.doubt and not absence_holds(ended, self.ended):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.core.delivery import MarkAnsweredEarly
-from proxy.core.evidence import ABSENT, SettleByHand
+from proxy.core.evidence import ABSENT, ApplyEvidence, SettleByHand
 from proxy.core.keys import handle
 from proxy.core.messages import AttemptNote, AttemptRecorded, Blocked, Settled, SettleRefused, Superseded
 from proxy.core.model import (
@@ -389,6 +389,31 @@ def test_absence_does_not_hold_without_an_attempts_end_or_before_another_attempt
 def test_with_end_of_an_operation_whose_attempts_were_dropped_still_keeps_doubt() -> None:
     bare = replace(led(Book(), create()), attempts=())
     assert with_end(bare, DOUBT).doubt
+
+
+@pytest.mark.parametrize("state", [State.EXECUTED, State.PENDING, State.NOT_EXECUTED, State.UNKNOWN, None])
+def test_run_that_evidence_overtook_still_says_how_its_attempt_ended(state: State | None) -> None:
+    """The attempt stood in the ledger as on the wire for good; None: it was in a back-off."""
+    book = Book()
+    operation = led(book, create())
+    book.run(ApplyEvidence(SCOPE, operation.handles, seen(version=3)))
+    if state is None:
+        assert isinstance(book.run(RecordNextAttempt(operation, DOUBT, LEASE_MS)), Superseded)
+    else:
+        assert isinstance(settle(book, operation, state, shown=shown("failed", 1)), SettleRefused)
+    (attempt,) = book.only.attempts
+    assert (attempt.ended_ms, attempt.outcome is None) == (0, False)
+    assert (book.only.state, book.only.status) == (State.EXECUTED, "succeeded")
+
+
+def test_run_that_another_one_replaced_writes_nothing() -> None:
+    """P5."""
+    book = Book()
+    operation = led(book, create())
+    book.pass_ms(LEASE_MS)
+    replaced = led(book, create(), "b")
+    settle(book, operation, State.UNKNOWN)
+    assert book.only == replaced
 
 
 # --- repeats of what is recorded ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from proxy.core.model import EntryKind, Operation, Outcome, State
+from proxy.core.model import EntryKind, Operation, Outcome, State, replace
 from proxy.core.states import TABLE, Move
 from proxy.core.tables import Verb
 
@@ -89,6 +89,15 @@ LEGAL = _legal()
 EDGES = frozenset(edge for walk in LEGAL.values() for edge in walk)
 
 
+def _tells_an_end(before: Operation, after: Operation) -> bool:
+    """Whether all that is new is how an attempt ended whose run evidence overtook: no move, only its story."""
+    if replace(before, attempts=after.attempts) != after or len(before.attempts) != len(after.attempts):
+        return False
+    pairs = [(old, new) for old, new in zip(before.attempts, after.attempts, strict=True) if old != new]
+    told = all(old.ended_ms is None and (old.n, old.fence) == (new.n, new.fence) for old, new in pairs)
+    return bool(pairs) and told
+
+
 class Rows:
     """Checks and counts the writes of one world. `lossy`: the store may lose records (D6)."""
 
@@ -104,6 +113,8 @@ class Rows:
         target = after.state if after else None
         if verb.name == "purge" and before is not None and not before.tracked:
             return ""  # U2: an unknown checkout session is no money, and dropped after retention
+        if before and after and _tells_an_end(before, after):
+            return ""
         walk = LEGAL.get((verb.name, source, target))
         if walk is None:
             return f"{verb.name}: {source} -> {target} is no row of the state table"

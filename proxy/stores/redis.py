@@ -21,7 +21,7 @@ from proxy.stores.redis_guardian import Guardian
 from proxy.stores.redis_link import Link
 from proxy.stores.redis_listener import Listener
 from proxy.stores.redis_rows import Names, names_of, tag_of
-from proxy.stores.redis_settings import read_settings, warnings_of
+from proxy.stores.redis_settings import Settings, read_settings, warnings_of
 from proxy.stores.redis_trouble import Trouble
 from proxy.stores.waiters import WaitHub
 
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 REFILL_SLICE = 200
 OPEN_S = 8.0  # a start may wait longer than a verb may
-REFILL_PAUSE_S = 0.25
+OPEN_PAUSE_S = 0.25
 LANES = 2  # groups on their way at once: more would be smaller, and the client library costs by the group
 
 
@@ -80,17 +80,7 @@ class RedisStore:
 
     async def open(self) -> StoreReport:
         where = self._link.where
-        try:
-            async with asyncio.timeout(OPEN_S):
-                settings = await read_settings(self._link)
-                await self._guardian.begin(has_secret=self._configured is not None)
-        except (Trouble, TimeoutError) as error:
-            await self._link.close()
-            why = str(error) or f"no answer within {OPEN_S:g} s"
-            raise StoreUnavailable(
-                f"{where}: opening the ledger: {why}. No call was sent without a record. Check store.url and "
-                "that the server runs."
-            ) from error
+        settings = await self._reach()
         self._warnings = warnings_of(settings, where)
         self._histories = frozenset(one.history for one in settings)
         self._batcher = Batcher(
@@ -107,6 +97,35 @@ class RedisStore:
         self._guardian.watch()
         version = f"{settings[0].name} {settings[0].version or 'of unknown version'}"
         return StoreReport("redis", f"{where} ({version}): guards every host that uses it", self._warnings)
+
+    async def _reach(self) -> Sequence[Settings]:
+        """Wait for a server that is just starting too; one that refuses for good ends the start at once.
+
+        Raises: StoreUnavailable.
+        """
+        trouble: Exception | None = None
+        is_reached = False
+        try:
+            async with asyncio.timeout(OPEN_S):
+                while trouble is None or (isinstance(trouble, Trouble) and trouble.is_passing):
+                    try:
+                        settings = await read_settings(self._link)
+                        await self._guardian.begin(has_secret=self._configured is not None)
+                        is_reached = True
+                        return settings
+                    except Trouble as error:
+                        trouble = error
+                    await asyncio.sleep(OPEN_PAUSE_S)
+        except TimeoutError as error:
+            trouble = trouble or error
+        finally:
+            if not is_reached:
+                await self._link.close()
+        why = str(trouble) or f"no answer within {OPEN_S:g} s"
+        raise StoreUnavailable(
+            f"{self._link.where}: opening the ledger: {why}. No call was sent without a record. Check store.url "
+            "and that the server runs."
+        ) from trouble
 
     async def close(self) -> None:
         if self._batcher is None:
@@ -212,7 +231,7 @@ class RedisStore:
                     f"back within {OPEN_S:g} s, and no call is taken before. No call was sent without a record. "
                     "Start again once the server answers in time."
                 )
-            await asyncio.sleep(REFILL_PAUSE_S)
+            await asyncio.sleep(OPEN_PAUSE_S)
 
     async def _refill(self) -> bool:
         """Put back what the store has lost of the journal's operations; forget those that are settled (D6).

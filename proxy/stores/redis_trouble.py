@@ -146,7 +146,8 @@ def _lost(error: Exception, *, was_sent: bool) -> Trouble:
             )
             return Trouble(text, is_passing=False, was_sent=False)
         if isinstance(one, ssl.SSLError):
-            return Trouble(f"TLS fails: {one.reason or 'cut off'}", is_passing=True, was_sent=was_sent)
+            why = one.reason or "cut off"
+            return Trouble(f"TLS fails: {why}", is_passing="_ALERT_" not in why, was_sent=was_sent)
         if isinstance(one, OSError) and one.strerror:
             text = f"the connection is lost or refused: {one.strerror}"
             return Trouble(text, is_passing=True, was_sent=was_sent)

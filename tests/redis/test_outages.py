@@ -13,7 +13,7 @@ import pytest
 from proxy.core.model import State
 from proxy.ports import StoreUnavailable
 from proxy.sandbox import Sandbox
-from proxy.stores import redis_guardian
+from proxy.stores import redis, redis_guardian
 from tests.e2e.callers import Told, payment
 from tests.e2e.platforms import ok
 from tests.e2e.stage import Proxy, Stage, until
@@ -287,8 +287,11 @@ async def test_cluster_node_lost_refuses_unsent_and_charges_nothing_twice(stage:
         trio.stop()
 
 
-async def test_cluster_that_is_not_there_is_told_in_one_line(stage: Stage) -> None:
+async def test_cluster_that_is_not_there_is_told_in_one_line(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """redis-py has a kind of its own for this, which is none of its errors."""
+    monkeypatch.setattr(redis, "OPEN_S", 0.5)
     sandbox = await stage.sandbox()
     with pytest.raises(StoreUnavailable, match=r"Redis Cluster: opening the ledger: .* Check store\.url"):
         await stage.proxy(sandbox.url, **on("redis+cluster://127.0.0.1:1,127.0.0.1:2"))

@@ -17,7 +17,7 @@ from proxy.core.reserve import WithdrawClaim
 from proxy.core.settle import RecordNextAttempt
 from proxy.core.tables import Tables
 from proxy.ports import Query, StoreUnavailable
-from proxy.stores import redis_guardian, waiters
+from proxy.stores import redis, redis_guardian, waiters
 from proxy.stores.notices import NoticeKind
 from proxy.stores.redis import RedisStore
 from proxy.stores.redis_rows import tag_of
@@ -302,7 +302,25 @@ async def test_wrong_password_is_told_without_repeating_it(server: Server, user:
     assert "wrong" not in str(raised.value)
 
 
-async def test_open_without_server_says_where_and_what_to_do(tmp_path: Path) -> None:
+async def test_server_that_is_starting_too_is_waited_for(
+    tmp_path: Path, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor that starts both at once would count quick failures, and give up."""
+    monkeypatch.setattr(redis, "OPEN_S", 60.0)
+    server = Server(tmp_path / "late")
+    opening = asyncio.create_task(stores.open(server.url))
+    try:
+        await asyncio.wait([opening], timeout=0.3)
+        assert not opening.done()
+        await asyncio.to_thread(server.start)
+        await lead(await opening, "K-1")
+    finally:
+        opening.cancel()
+        server.stop()
+
+
+async def test_open_without_server_says_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis, "OPEN_S", 0.5)
     store = RedisStore("redis://u:hidden@127.0.0.1:1/0", clock=CLOCK, timeout_ms=500)
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1: opening the ledger") as raised:
         await store.open()

@@ -202,9 +202,10 @@ def _contradiction(operation: Operation, seen: Seen) -> str | None:
 
 def disagreement(tables: Tables, now: Now, operation: Operation, seen: Seen) -> Change | None:
     """An equal version with another status: unchanged, and people are told (state table)."""
-    late = seen.version is None and not seen.is_final  # an open state before the final one that came first
-    if late or not disputes(seen, operation):
+    if not disputes(seen, operation):
         return None
+    if seen.version is None and not (seen.is_final and tells_of(operation, seen)):
+        return None  # it came late: the open state before, or another card's failure
     what = "it" if seen.version is None else f"version {seen.version}"
     text = f"{what} was {operation.status}, and is {seen.status} by {seen.source}"
     if any(entry.text == text for entry in operation.history):

@@ -325,6 +325,19 @@ def test_evidence_without_versions_of_the_card_before_does_not_settle_an_accepte
     assert book.only.state is state
 
 
+def test_evidence_without_versions_of_the_card_before_does_not_undo_a_confirm() -> None:
+    """U4: an event that comes late is harmless, and nobody is called for it."""
+    book = Book()
+    evidence(book, OLD, PAYMENT)
+    operation = led(book, confirm())
+    paid = seen("succeeded", version=None, attempt_count=2, source="answer")
+    book.run(
+        SettleRun(operation, State.EXECUTED, AttemptNote(Outcome.EXECUTED, 200, None, "", 0), None, paid)
+    )
+    assert evidence(book, OLD, PAYMENT) == ()
+    assert (book.only.state, book.only.status) == (State.EXECUTED, "succeeded")
+
+
 # --- people -------------------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ from proxy import signals
 from proxy.config import ConfigError, Settings
 from proxy.config.rules import Address
 from proxy.observe import Share
-from proxy.wire.sockets import bound_tcp_sockets
+from proxy.wire.sockets import bound_tcp_sockets, bound_unix_socket, inode, remove_socket
 from proxy.wire.tls import TlsFilesUnusable
 
 AWAITED = signals.STOP | signals.RELOAD | {signal.SIGCHLD}
@@ -208,8 +208,10 @@ def _held(stack: contextlib.ExitStack, address: Address) -> int:
 
 
 def _unix(stack: contextlib.ExitStack, path: str) -> socket.socket:
-    sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    Path(path).unlink(missing_ok=True)
-    sock.bind(path)
-    stack.callback(lambda: Path(path).unlink(missing_ok=True))
+    """Raises: OSError that names the address, where another process listens there."""
+    try:
+        sock = stack.enter_context(bound_unix_socket(path))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), f"unix:{path}") from error
+    stack.callback(remove_socket, path, only_inode=inode(path))
     return sock

@@ -54,3 +54,21 @@ def test_address_that_workers_can_not_have_is_named(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=address) as refused, held_addresses(settings):
             pass
     assert refused.value.errno == errno.EADDRINUSE
+
+
+def test_unix_socket_that_another_process_serves_is_left_to_it(tmp_path: Path) -> None:
+    """It was taken away from a running instance, whose callers then reached the newcomer or nobody."""
+    path = tmp_path / "s.sock"
+    settings = settings_of(
+        configuration({"listen": f"unix:{path}", "workers": 2}), file=str(tmp_path / "config.yaml")
+    )
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(OSError, match=f"unix:{path}") as refused, held_addresses(settings):
+            pass
+        assert refused.value.errno == errno.EADDRINUSE
+        assert path.is_socket()
+    with held_addresses(settings) as (_fixed, sockets):
+        assert list(sockets) == [f"unix:{path}"]
+    assert not path.exists()

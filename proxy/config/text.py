@@ -25,6 +25,8 @@ NODES_MAX = 50_000  # aliases repeat their anchor each time: a few lines can oth
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HALF = re.compile("[\\ud800-\\udfff]")
+_HALF_FOUND = "expected whole characters, found half of one (an escape from \\ud800 to \\udfff)"
 
 
 class Substituted(str):
@@ -144,6 +146,8 @@ class _Reader:
         for key, item in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._mistake(key, "expected a name before the colon, found a structure")
+            elif _HALF.search(key.value):
+                self._mistake(key, _HALF_FOUND)
             elif key.value in found:
                 self._mistake(key, f'the key "{key.value}" is given twice')
             else:
@@ -152,6 +156,8 @@ class _Reader:
 
     def _scalar(self, node: yaml.ScalarNode) -> Value:
         text: str = node.value
+        if _HALF.search(text):
+            return self._mistake(node, _HALF_FOUND)
         match node.tag.removeprefix("tag:yaml.org,2002:"):
             case "str":
                 return text

@@ -71,6 +71,8 @@ def test_anchor_is_repeated_where_it_is_named() -> None:
         ("a: !!float x", "line 1, column 4", "finite"),
         ("a: " + "9" * 40, "line 1, column 4", "can't be read as"),
         ("\na: \x07", "line 2", "not allowed in YAML"),
+        ('a: "x\\ud800"', "line 1, column 4", "half of one"),
+        ('"\\udfff": 1', "line 1, column 1", "half of one"),
     ],
 )
 def test_mistake_is_told_with_its_place(text: str, place: str, words: str) -> None:

@@ -292,7 +292,7 @@ class SettleRun(Struct, frozen=True):
             self._ended(ended, now),
             state=State.UNKNOWN,
             doubt=True,
-            doubt_since_absent=True,
+            doubt_since_absent=ended.doubt_since_absent or self.ended is None,
             unknown_since_ms=ended.unknown_since_ms or now.wall_ms,
             lookups=replace(scheduled(ended, State.UNKNOWN, now), misses=0),
             history=told(ended, now, EntryKind.DOUBT, text),

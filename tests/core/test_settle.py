@@ -370,6 +370,17 @@ def test_settle_absent_and_then_turned_away_at_the_door_proves_nothing(status: i
     assert isinstance(found, SettleRefused)
 
 
+@pytest.mark.parametrize(("between", "holds"), [(note(Outcome.RELEASED, 401), True), (DOUBT, False)])
+def test_settle_absent_then_refused_in_a_later_call_holds_unless_one_between_was_in_doubt(
+    between: AttemptNote, holds: bool
+) -> None:
+    """U3: the call between was turned away at the door, and counted as a doubt: the order stayed blocked."""
+    book = Book()
+    settle(book, absent(book), State.UNKNOWN, ended=between)
+    found = settle(book, led(book, create(), "c"), State.NOT_EXECUTED, ended=note(Outcome.REFUSED, 422))
+    assert isinstance(found, Settled if holds else SettleRefused)
+
+
 def test_settle_absent_then_in_doubt_then_refused_proves_nothing() -> None:
     book = Book()
     again = absent(book)

@@ -89,8 +89,7 @@ def operations(
         "limit": str(limit),
         "cursor": cursor,
     }
-    query = urlencode({name: value for name, value in asked.items() if value is not None})
-    page = _listener(config, admin, token).page(query)
+    page = _listener(config, admin, token).page(_query(asked))
     if as_json:
         print_json(page)
         return 0
@@ -139,7 +138,7 @@ def operation(
         for story in _stories(listener, since=since, until=until):
             typer.echo(json.dumps(story, ensure_ascii=False))
         return 0
-    told = listener.ask("GET", f"/operations/{quote(operation_id, safe='')}")
+    told = listener.ask("GET", f"/operations/{_encoded(operation_id)}")
     if as_json or export:
         print_json(told)
     else:
@@ -152,10 +151,9 @@ def _stories(listener: AdminListener, *, since: str | None, until: str | None) -
     cursor: str | None = None
     while True:
         asked = {"since": since, "until": until, "order": "oldest", "limit": str(PAGE), "cursor": cursor}
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
-        page = listener.page(query)
+        page = listener.page(_query(asked))
         for each in page["operations"]:
-            yield listener.ask("GET", f"/operations/{quote(str(each.get('id')), safe='')}")
+            yield listener.ask("GET", f"/operations/{_encoded(str(each.get('id')))}")
         cursor = page.get("cursor")
         if cursor is None:
             return
@@ -186,7 +184,7 @@ def lookup(
     as_json: AsJson = False,
 ) -> int:
     """Ask the platform about an operation now, at most every `lookups.min_interval`, and show what it said."""
-    path = f"/operations/{quote(operation_id, safe='')}/lookup"
+    path = f"/operations/{_encoded(operation_id)}/lookup"
     told = _listener(config, admin, token).ask("POST", path, {}, timeout_s=LOOKUP_TIMEOUT_S)
     if as_json:
         print_json(told)
@@ -209,7 +207,7 @@ def resolve(
     as_json: AsJson = False,
 ) -> int:
     """Settle an operation by hand; what was settled so is never sent again."""
-    path = f"/operations/{quote(operation_id, safe='')}/resolve"
+    path = f"/operations/{_encoded(operation_id)}/resolve"
     listener = _listener(config, admin, token)
     told = listener.ask("POST", path, {"status": status, "by": by, "note": note})
     if told.get("id") != operation_id or told.get("settled_by_hand") != status:
@@ -221,8 +219,20 @@ def resolve(
     return 0
 
 
+def _query(asked: Mapping[str, str | None]) -> str:
+    given = {name: value for name, value in asked.items() if value is not None}
+    return urlencode(given, errors="surrogateescape")
+
+
+def _encoded(operation_id: str) -> str:
+    """An argument's bytes, also those that are no text in this locale."""
+    return quote(operation_id, safe="", errors="surrogateescape")
+
+
 def _listener(config: Path, admin: str | None, token: str | None) -> AdminListener:
     """The admin listener to ask. The configuration is read only where something is not given."""
+    if token and not re.fullmatch("[!-~]+", token):
+        raise Failure("safepost: --token: expected visible ASCII characters, found others", code=USAGE)
     if admin is not None:
         return AdminListener.at(admin, token)
     settings = settings_from(config)

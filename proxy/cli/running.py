@@ -133,6 +133,7 @@ def _addresses(settings: Settings) -> str:
 @contextmanager
 def told_in_one_line(addresses: str = "") -> Iterator[None]:
     """What the machine refuses (an address in use, a store) is one line and exit 1."""
+    from proxy.config import ConfigError
     from proxy.ports import StoreUnavailable
     from proxy.stores import StoreUrlError
     from proxy.wire.tls import TlsFilesUnusable
@@ -140,6 +141,8 @@ def told_in_one_line(addresses: str = "") -> Iterator[None]:
     sys.stdout.flush()
     try:
         yield
+    except ConfigError as error:  # made of the command's own options
+        raise Failure(*map(str, error.problems), code=USAGE) from None
     except (StoreUnavailable, StoreUrlError, TlsFilesUnusable) as problem:
         raise Failure(f"safepost: {problem}", code=FAILED) from None
     except OSError as problem:

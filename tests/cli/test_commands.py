@@ -92,6 +92,8 @@ def test_version_is_one_line(capsys: Capture) -> None:
         (["explain", "POST", "/v1/payments", "-d", "@nothing.json"], "nothing.json: No such file"),
         (["presets", "payhb"], 'did you mean "payhub"?'),
         (["sandbox", "--listen", "nowhere"], "expected HOST:PORT"),
+        (["demo", "--store", "nowhere"], "expected a store's URL"),
+        (["demo", "--store", '"'], "not valid YAML"),
         (["operations", "--limit", "0"], "Invalid value for '--limit'"),
         (["operations", "--admin", "ftp://x"], "--admin: expected a URL"),
         (["operations", "--admin", "http://h:99999"], "--admin: expected a URL"),

@@ -332,3 +332,21 @@ def test_listener_that_ends_without_an_answer_may_have_settled_it(capsys: Captur
         swallowing.join()
     assert code == 1
     assert errors[0].endswith("; what was asked for may have been done all the same")
+
+
+@pytest.mark.parametrize("arguments", [["operations", "--key", "\udcff"], ["operation", "\udcff"]])
+def test_argument_that_is_no_text_is_asked_for_by_its_bytes(
+    arguments: list[str], admin: str, listener: type[Listener], capsys: Capture
+) -> None:
+    """C8: never a traceback."""
+    listener.answer = 404, b'{"detail": "no such operation"}'
+    code, _, errors = run(capsys, *arguments, "--admin", admin)
+    assert (code, len(errors)) == (1, 1)
+    assert "%FF" in listener.asked[0][1]
+
+
+@pytest.mark.parametrize("token", ["tok en", "t\nX: 1", "\udcff", "tök"])
+def test_token_that_no_header_holds_is_one_line_that_does_not_show_it(token: str, capsys: Capture) -> None:
+    """C8, F2."""
+    code, _, errors = run(capsys, "operations", "--admin", "127.0.0.1:1", "--token", token)
+    assert (code, errors) == (2, ["safepost: --token: expected visible ASCII characters, found others"])

@@ -7,7 +7,7 @@ where it is known whether it is safe. Its failures become `Trouble`, which says 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -208,8 +208,7 @@ class Link:
         """
         known = cluster.nodes_manager.startup_nodes
         if failed in known and len(known) > 1:
-            with suppress(*NETWORK):  # it is left because it fails
-                await known.pop(failed).disconnect()
+            await _closed(known.pop(failed).disconnect())
 
     async def ask(self, *command: Argument, node: ClusterNode | None = None) -> Any:
         """A question about the server itself; the answer as redis-py reads it.
@@ -279,7 +278,7 @@ class Link:
 
     async def forget_connections(self) -> None:
         """Leave the server that turned out to be a replica, or away; the next command finds the primary."""
-        await self._redis.connection_pool.disconnect(inuse_connections=False)
+        await _closed(self._redis.connection_pool.disconnect(inuse_connections=False))
 
     def listening_client(self) -> Redis:
         """A client of one server to subscribe at; messages reach every node of a cluster."""
@@ -292,11 +291,17 @@ class Link:
     async def close(self) -> None:
         if self._cluster is not None:
             # By itself it closes nothing where a lost command made it plan to look for the nodes anew.
-            await self._cluster.aclose()
+            await _closed(self._cluster.aclose())
             for known in ("nodes_cache", "startup_nodes"):
-                await self._cluster.nodes_manager.aclose(known)
+                await _closed(self._cluster.nodes_manager.aclose(known))
             return
-        await self._redis.aclose()
+        await _closed(self._redis.aclose())
         if self._sentinel is not None:
             for one in self._sentinel.sentinels:
-                await one.aclose()
+                await _closed(one.aclose())
+
+
+async def _closed(closing: Awaitable[None]) -> None:
+    """TLS waits for the other side's farewell, which a frozen server owes; the connection is gone without it."""
+    with suppress(*NETWORK):
+        await closing

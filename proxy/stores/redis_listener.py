@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
 from proxy.core.model import OperationId
@@ -57,16 +58,19 @@ class Listener:
 
     async def _listen(self) -> None:
         while not self._is_closing:
-            client = self._link.listening_client()
             try:
-                async with client.pubsub() as subscription:
-                    await subscription.subscribe(HELLO)
-                    await self._follow(subscription)
+                await self._subscribe(self._link.listening_client())
             except NETWORK:
                 await asyncio.sleep(RETRY_S)  # the poll goes on meanwhile
-            finally:
-                if client is not self._link.client:
-                    await client.aclose()
+
+    async def _subscribe(self, client: Redis) -> None:
+        try:
+            async with client.pubsub() as subscription:
+                await subscription.subscribe(HELLO)
+                await self._follow(subscription)
+        finally:
+            if client is not self._link.client:
+                await client.aclose()
 
     async def _follow(self, subscription: PubSub) -> None:
         """Keep the subscription in step with what is wanted, while someone listens to it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from proxy.clock import SystemClock
-from proxy.ports import StoreUnavailable
+from proxy.ports import Query, StoreUnavailable
 from proxy.stores import redis
 from proxy.stores.redis import RedisStore
 from proxy.stores.redis_listener import HELLO
+from proxy.stores.redis_trouble import Trouble
 from tests.contract.values import lead
 from tests.stores.redis_server import Server, certificate, redis_binary
 
@@ -101,3 +103,33 @@ async def test_file_that_is_not_there_is_told_as_that(tls: TlsHost, monkeypatch:
     url = f"rediss://127.0.0.1:{server.port}/0?ssl_ca_certs={tls.directory / 'none.crt'}"
     with pytest.raises(StoreUnavailable, match="No such file"):
         await RedisStore(url, clock=CLOCK, timeout_ms=1_000).open()
+
+
+async def test_frozen_server_owes_a_farewell_that_nobody_waits_for(tls: TlsHost) -> None:
+    """redis-py raised what it waited for in vain: out of `close`, before the journal's, and past the guardian."""
+    server = tls.server().start()
+    store = RedisStore(
+        f"rediss://127.0.0.1:{server.port}/0?ssl_ca_certs={tls.crt}", clock=CLOCK, timeout_ms=500
+    )
+    await store.open()
+    await asyncio.gather(*(store.find(Query()) for _ in range(4)))
+    server.freeze()
+    try:
+        with pytest.raises(Trouble):
+            await store._link.run("GET", "safepost:marker")
+        await store.close()
+    finally:
+        server.thaw()
+
+
+async def test_store_of_a_frozen_server_closes(tls: TlsHost) -> None:
+    server = tls.server().start()
+    store = RedisStore(
+        f"rediss://127.0.0.1:{server.port}/0?ssl_ca_certs={tls.crt}", clock=CLOCK, timeout_ms=500
+    )
+    await store.open()
+    server.freeze()
+    try:
+        await store.close()
+    finally:
+        server.thaw()

@@ -105,8 +105,10 @@ class RedisStore:
         """
         trouble: Exception | None = None
         is_reached = False
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + OPEN_S
         try:
-            async with asyncio.timeout(OPEN_S):
+            async with asyncio.timeout_at(ends_at):
                 while trouble is None or (isinstance(trouble, Trouble) and trouble.is_passing):
                     try:
                         settings = await read_settings(self._link)
@@ -115,6 +117,8 @@ class RedisStore:
                         return settings
                     except Trouble as error:
                         trouble = error
+                    if loop.time() >= ends_at:  # redis-py can swallow a cancellation that meets it at work
+                        break
                     await asyncio.sleep(OPEN_PAUSE_S)
         except TimeoutError as error:
             trouble = trouble or error

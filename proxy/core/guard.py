@@ -16,7 +16,7 @@ from proxy.core.classify import Classifier, Verdict
 from proxy.core.ending import STATE_OF, as_answered, ending, new_conflict
 from proxy.core.evidence import disputes
 from proxy.core.fingerprint import differing
-from proxy.core.http import Answered, NotSent, NotSentReason
+from proxy.core.http import Answered, NotSentReason
 from proxy.core.messages import (
     AttemptEnded,
     AttemptFinished,
@@ -318,7 +318,7 @@ class Guard:
                     seen=self._voice.shown(verdict, event.result.response, event.wall_ms),
                 )
             )
-        if _breaker_open(event) and self._attempts == 1:
+        if _is_breaker(verdict) and self._attempts == 1:
             self._withdrawing = record.prior is None and not record.doubt
             return Step(Withdraw(record))
         retry = self.claim.route.retry
@@ -493,10 +493,6 @@ class Guard:
             self._unrecorded = True
             return Step(self._repeat(self.claim.key, None, now_ms), (SentUnrecorded(self._route),))
         return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))
-
-
-def _breaker_open(event: AttemptEnded) -> bool:
-    return isinstance(event.result, NotSent) and event.result.reason is NotSentReason.BREAKER_OPEN
 
 
 def _is_breaker(verdict: Verdict) -> bool:

@@ -205,7 +205,7 @@ def read_object(
     return Seen(
         status=_fit_word(_text(value, rule.status), known=rule.statuses) or "",
         is_final=is_final,
-        is_failure=_is_failure(value, rule),
+        is_failure=rule.fails(_text(value, rule.status)),
         source=source,
         seen_ms=seen_ms,
         resource_id=_text(value, rule.id),
@@ -242,11 +242,6 @@ def _finality(value: Json, rule: ObjectRule) -> bool | None:
         return None
     known = rule.statuses.get(status)
     return known is not None and known.is_final
-
-
-def _is_failure(value: Json, rule: ObjectRule) -> bool:
-    known = rule.statuses.get(_text(value, rule.status) or "")
-    return known is not None and known.is_failure
 
 
 def _text(value: Json, path: Path) -> str | None:

@@ -91,7 +91,12 @@ class _Crew:
             for number in range(self._settings.workers):
                 self._start(number)
             while self._alive:
-                self._hear(signal.Signals(signal.sigwait(AWAITED)))
+                # The system gives SIGHUP out before others: a storm of it would keep a stop waiting.
+                heard = {signal.sigwait(AWAITED)}
+                while waiting := signal.sigpending() & (AWAITED - heard):
+                    heard.add(signal.sigwait(waiting))
+                for number in sorted(heard, key=lambda one: one in signals.RELOAD):
+                    self._hear(signal.Signals(number))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self._code
@@ -148,7 +153,10 @@ class _Crew:
             # A worker that was told to stop before it began has nothing to drain: the signal ends it.
             self._code = self._code or (0 if code == -signal.SIGTERM else abs(code))
             return
-        self._say(f"worker {number} ended with {code}; its calls in flight are unknown until looked up")
+        left = (
+            "its calls in flight are unknown until looked up" if code else "it was told to, and had drained"
+        )
+        self._say(f"worker {number} ended with {code}; {left}")
         if self._now_ms() - started_ms < EARLY_DEATH_MS:
             self._early_deaths += 1
         if self._early_deaths >= EARLY_DEATHS_MAX:

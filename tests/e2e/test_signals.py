@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.callers import Told, payment
 from tests.e2e.platforms import ok
 from tests.e2e.processes import Process
-from tests.e2e.stage import Stage, until
+from tests.e2e.stage import PATIENCE_S, Stage, until
 from tests.wire.peers import Hold, Script
 
 pytestmark = pytest.mark.slow
@@ -86,22 +86,24 @@ async def test_worker_started_after_a_reload_has_the_configuration_of_the_others
 
 async def _when_up(process: Process) -> Told:
     """The answer to a payment, as soon as somebody listens."""
-    while True:
-        try:
-            return await process.call(payment())
-        except OSError:
-            await asyncio.sleep(0.01)
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await process.call(payment())
+            except OSError:
+                await asyncio.sleep(0.01)
 
 
 async def test_reloads_that_meet_workers_at_their_start_end_none_of_them(stage: Stage) -> None:
-    """O4: one that had no handler yet was ended by it, and after five the parent gave up."""
+    """O4: one that had no handler yet was ended by it, and after five the parent gave up. Nor do they hold it up."""
     process = await stage.process("http://127.0.0.1:1", workers=2)
     before = workers_of(process)
     for pid in before:
         os.kill(pid, signal.SIGKILL)
-    while len([line for line in process.said if "ended with -9" in line]) < 2:
-        process.signal(signal.SIGHUP)
-        await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE_S):
+        while len([line for line in process.said if "ended with -9" in line]) < 2:
+            process.signal(signal.SIGHUP)
+            await asyncio.sleep(0)
     for _ in range(200):
         process.signal(signal.SIGHUP)
         await asyncio.sleep(0.005)
@@ -109,3 +111,22 @@ async def test_reloads_that_meet_workers_at_their_start_end_none_of_them(stage: 
 
     assert await process.ended() == 0
     assert [line for line in process.said if "ended with" in line and "-9" not in line] == []
+
+
+async def test_worker_that_is_told_to_stop_drains_and_is_replaced(stage: Stage) -> None:
+    """It was said to have left its calls unknown, and had answered them all."""
+    go = asyncio.Event()
+    platform = await stage.platform(Script(Hold(go), *ok().steps))
+    process = await stage.process(platform.url, workers=2, retry={"attempt_timeout": "30s"})
+    calls = [asyncio.create_task(process.call(payment(f"K{n}", order=f"O-{n}"))) for n in range(6)]
+    await platform.got(6)
+    before = workers_of(process)
+    for pid in before:
+        os.kill(pid, signal.SIGTERM)
+    go.set()
+
+    assert {(await one).status for one in calls} == {201}
+    await until(lambda: len(set(workers_of(process)) - set(before)) == 2)
+    said = [line for line in process.said if "ended with" in line]
+    assert len(said) == 2
+    assert all("ended with 0; it was told to, and had drained" in line for line in said)

@@ -95,7 +95,7 @@ async def _when_up(process: Process) -> Told:
 
 
 async def test_reloads_that_meet_workers_at_their_start_end_none_of_them(stage: Stage) -> None:
-    """O4: one that had no handler yet was ended by it, and after five the parent gave up. Nor do they hold it up."""
+    """O4: one that had no handler yet was ended by it, after five the parent gave up. Nor do they hold it up."""
     process = await stage.process("http://127.0.0.1:1", workers=2)
     before = workers_of(process)
     for pid in before:

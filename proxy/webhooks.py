@@ -30,7 +30,7 @@ class Verdict(StrEnum):
 
     APPLIED = "applied"  # it changed an operation
     KEPT = "kept"  # it was checked and changed nothing now: known already, or for an operation still to come
-    HINT = "hint"  # not checked: a lookup was asked for
+    HINT = "hint"  # not checked, or of a merchant that it does not name: a lookup was asked for
     IGNORED = "ignored"  # it tells of nothing that the preset tracks
     REFUSED = "refused"  # the signature is missing, wrong or old
     FAILED = "failed"  # it can't be read
@@ -184,8 +184,13 @@ class Webhooks:
         return await self._applied(event)
 
     async def _applied(self, event: PlatformEvent) -> EventVerdict:
+        scopes = await self._scopes(event)
+        if (
+            not scopes
+        ):  # nobody is named by it, so that nothing of it can be kept: whoever it may be of is asked for
+            return await self._hinted(event)
         changes: list[Change] = []
-        for scope in await self._scopes(event):
+        for scope in scopes:
             verb = ApplyEvidence(scope, event.handles, event.seen)
             changes += await self.store.transact(verb)
         self.announce(tuple(changes))

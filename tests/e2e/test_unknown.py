@@ -321,6 +321,35 @@ async def test_u4_unsigned_event_only_starts_a_lookup(stage: Stage) -> None:
     assert (settled.status, settled.settled_by) == ("succeeded", "lookup")
 
 
+async def test_u4_signed_event_that_names_no_merchant_starts_a_lookup_of_each_that_it_may_be_of(
+    stage: Stage,
+) -> None:
+    """It was thrown away, and told as kept: two merchants may have the same order's number."""
+    platform = await stage.platform(listed())
+    platform.plan(Script(Reset()), Script(Reset()))
+    proxy = await stage.proxy(
+        platform.url,
+        retry=ONCE,
+        lookups=LOOKUPS | {"schedule": ["1h"]},
+        events={"secret": SECRET},
+        merchant={"header": "X-Merchant-Id"},
+        upstream={"authorization": {"A/test": "sk_test_A", "B/test": "sk_test_B"}},
+    )
+    for merchant in ("A", "B"):
+        await proxy.call(payment("K", 1, ("X-Merchant-Id", merchant)))
+
+    told = await _event(proxy, _shown())
+
+    assert (told.status, told.json["verdict"], told.json["changed"]) == (202, "hint", 2)
+
+    def asked() -> set[bytes]:
+        found = [one.header(b"authorization")[0] for one in platform.received if one.method == b"GET"]
+        return set(found)
+
+    await until(lambda: asked() == {b"Bearer sk_test_A", b"Bearer sk_test_B"})
+    assert {one.knowledge for one in await proxy.operations()} == {"unknown"}
+
+
 async def test_u4_event_during_the_call_ends_its_retries(stage: Stage) -> None:
     """The caller gets the event's object as P6 gives it."""
     platform = await stage.platform(Script(Hang()))

@@ -51,13 +51,16 @@ def query_of(request: web.Request, *, routes: Collection[str]) -> Query:
     knowledge = _one_of(given, "knowledge", [word.value for word in Knowledge])
     route = _one_of(given, "route", routes)
     order = _one_of(given, "order", ("newest", "oldest"))
+    since_ms, until_ms = _instant(given, "since"), _instant(given, "until")
+    if since_ms is not None and until_ms is not None and until_ms < since_ms:
+        raise wrong("until", "a time that is not before since", given["until"])  # not an empty export (O5)
     return Query(
         knowledge=knowledge,
         subject=given.get("subject"),
         key=given.get("key"),
         route=route,
-        since_ms=_instant(given, "since"),
-        until_ms=_instant(given, "until"),
+        since_ms=since_ms,
+        until_ms=until_ms,
         oldest_first=order == "oldest",
         limit=_limit(given),
         cursor=given.get("cursor"),

@@ -67,6 +67,7 @@ async def test_list_filters(stage: Stage, query: str, count: int) -> None:
         ("since=2020", "since", "2026-11-29T20:00:00Z"),
         ("since=1796000000", "since", "milliseconds"),
         ("since=2026-11-29T20:00:00", "since", "with its zone"),
+        ("since=2026-11-29T20:00:00Z&until=2026-11-28T20:00:00Z", "until", "not before since"),
         ("sort=up", "sort", "allowed: cursor, key"),
     ],
 )

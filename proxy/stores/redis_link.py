@@ -68,6 +68,7 @@ class Link:
         self._cluster: RedisCluster | None = None
         self._sentinel: Sentinel | None = None
         self._is_stale = False
+        self._left: ClusterNode | None = None
         try:
             self._make(url)
         except RedisUrlError:
@@ -208,7 +209,10 @@ class Link:
         """
         known = cluster.nodes_manager.startup_nodes
         if failed in known and len(known) > 1:
-            await _closed(known.pop(failed).disconnect())
+            before, self._left = self._left, known.pop(failed)
+            for one in (before, self._left):  # again: a look for the nodes may have been at it just then
+                if one is not None:
+                    await _closed(one.disconnect())
 
     async def ask(self, *command: Argument, node: ClusterNode | None = None) -> Any:
         """A question about the server itself; the answer as redis-py reads it.
@@ -294,6 +298,8 @@ class Link:
             await _closed(self._cluster.aclose())
             for known in ("nodes_cache", "startup_nodes"):
                 await _closed(self._cluster.nodes_manager.aclose(known))
+            if self._left is not None:
+                await _closed(self._left.disconnect())
             return
         await _closed(self._redis.aclose())
         if self._sentinel is not None:

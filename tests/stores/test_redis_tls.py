@@ -60,6 +60,15 @@ async def _serves(url: str, at: Server) -> None:
         await store.close()
 
 
+async def _left(server: Server) -> None:
+    """Farewells are said, and the sockets closed, while the loop runs."""
+    await asyncio.to_thread(
+        server.wait_until, lambda client: not [c for c in client.client_list() if c["name"] == "safepost"]
+    )
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 async def test_listener_at_a_cluster_speaks_tls_where_the_url_says_so(tls: TlsHost) -> None:
     """It spoke plainly, and would have shown the password to whoever listened (F2)."""
     node = tls.server("--cluster-enabled", "yes", "--tls-cluster", "yes").start()
@@ -120,6 +129,7 @@ async def test_frozen_server_owes_a_farewell_that_nobody_waits_for(tls: TlsHost)
         await store.close()
     finally:
         server.thaw()
+    await _left(server)
 
 
 async def test_store_of_a_frozen_server_closes(tls: TlsHost) -> None:
@@ -133,3 +143,4 @@ async def test_store_of_a_frozen_server_closes(tls: TlsHost) -> None:
         await store.close()
     finally:
         server.thaw()
+    await _left(server)

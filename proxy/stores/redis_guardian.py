@@ -99,6 +99,7 @@ class Guardian:
             found = await self._found()
             lost = {key: one for key, one in found.items() if self._markers.get(key, one) != one}
             if lost:
+                self._is_refilled = False  # also where this look is given up before it is through
                 await self._lost(lost)
             await self._know({key: one for key, one in found.items() if key not in self._markers})
         if lost:
@@ -141,14 +142,17 @@ class Guardian:
             self._markers[key] = one if one is not None else await self._kept(key, fresh)
 
     async def _lost(self, found: Mapping[str, bytes | None]) -> None:
-        """A new marker, never the old one again: every sidecar has to notice the loss by itself."""
+        """A new marker, never the old one again: every sidecar has to notice the loss by itself.
+
+        It is known last: where something fails before, the next look finds the loss again, and tells of it.
+        """
         self._forget()
         self.lost_data = True
-        await self._know(found)
         if self._tags:  # else nobody would find what other nodes of a cluster still keep
             await self._link.run("SADD", SCOPES, *self._tags)
         if self._secret is not None:  # what was fingerprinted with it has to stay comparable
             self._secret = await self._kept(SECRET, self._secret)
+        await self._know(found)
         loser = "the store" if self._link.form != "cluster" else "a node of the store"
         self._tell(
             NoticeKind.LOST_DATA,

@@ -346,6 +346,36 @@ async def test_emptied_store_is_noticed_by_every_sidecar(server: Server, stores:
     assert third.warnings() == ()
 
 
+async def test_loss_is_told_although_the_look_that_found_it_failed(
+    server: Server, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: the marker was made anew, and the next look found nothing wrong."""
+    monkeypatch.setattr(redis_guardian, "WATCH_S", 3_600)
+    store = await stores.open(server.url)
+    outside(server, "FLUSHALL")
+    outside(server, "ACL", "SETUSER", "default", "resetkeys", "~safepost:marker", "~safepost:ping")
+    with pytest.raises(StoreUnavailable):
+        await store.ping()
+    outside(server, "ACL", "SETUSER", "default", "allkeys")
+    await store.ping()
+    assert stores.kinds() == [NoticeKind.LOST_DATA]
+
+
+async def test_look_that_ran_out_of_time_leaves_it_to_the_next_to_put_the_rest_back(
+    tmp_path: Path, server: Server, stores: Stores
+) -> None:
+    """D6: readiness asks within `store.timeout`; the journal of a day of trouble takes longer."""
+    store = await stores.open(server.url, journal=tmp_path / "journal")
+    leading = await lead(store, "K-1")
+    outside(server, "FLUSHALL")
+    look = asyncio.create_task(store.ping())
+    await heard(stores, NoticeKind.LOST_DATA)
+    look.cancel()
+    await asyncio.wait([look])
+    await heard(stores, NoticeKind.PUT_BACK)
+    assert await store.load(leading.id) is not None
+
+
 async def test_settle_of_a_lost_record_writes_it_anew_and_it_is_listed(
     server: Server, stores: Stores
 ) -> None:

@@ -20,6 +20,7 @@ from proxy.core.messages import (
 )
 from proxy.core.model import (
     Attempt,
+    Baseline,
     Entry,
     EntryKind,
     Knowledge,
@@ -32,7 +33,7 @@ from proxy.core.model import (
     StoredAnswer,
 )
 from proxy.core.states import Move
-from proxy.core.tables import ATTEMPTS_KEPT, Tables, anew, scheduled, told
+from proxy.core.tables import ATTEMPTS_KEPT, Tables, anew, baseline_of, scheduled, told
 
 ABSENCE_CONFIRMED_BY = frozenset({400, 404, 422})
 """Answers that prove to an attempt begun after absence was believed that nothing happened (U3). Not 401, 403, 429
@@ -231,7 +232,7 @@ class SettleRun(Struct, frozen=True):
         late = not leads(self.operation, current)
         ended = _ended_now(with_end(current, self.ended), now) if self.ended and not late else current
         history: tuple[Entry, ...] = ended.history
-        said = seen.status if seen else self.state
+        said = (seen.status if seen else "") or self.state
         if current.state is State.NOT_EXECUTED or current.by_hand not in (None, said):
             text = f"a late answer of the platform says {said}; it was held to be {_was(current)}"
             history = told(ended, now, EntryKind.OUTCOME_CONFLICT, text)
@@ -249,6 +250,7 @@ class SettleRun(Struct, frozen=True):
             version=seen.version if seen and seen.version is not None else current.version,
             newest=seen or current.newest,
             resource_id=(seen.resource_id if seen else None) or current.resource_id,
+            baseline=current.baseline if seen and seen.version is not None else _last_known(tables, current),
             settled_by="late_answer" if late else "answer",
             settled_ms=now.wall_ms if self.state is State.EXECUTED else None,
             unknown_since_ms=None,
@@ -285,9 +287,8 @@ class SettleRun(Struct, frozen=True):
 
     def _unknown(self, tables: Tables, now: Now, ended: Operation) -> Settled:
         states.check(State.IN_FLIGHT, Move.SETTLE_UNKNOWN, State.UNKNOWN)
-        text = (
-            f"the run ended without a definite answer: {self.ended.detail if self.ended else 'interrupted'}"
-        )
+        why = self.ended.detail if self.ended else "interrupted"
+        text = f"the run ended without a definite answer: {why}"
         settled = replace(
             self._ended(ended, now),
             state=State.UNKNOWN,
@@ -299,6 +300,12 @@ class SettleRun(Struct, frozen=True):
         )
         tables.put(settled)
         return Settled(with_kept_evidence(tables, now, settled))
+
+
+def _last_known(tables: Tables, operation: Operation) -> Baseline:
+    """What has to be newer than an answer without a version: the resource as it was known by then (U3)."""
+    row = tables.subject(operation.scope, operation.subject) if operation.subject else None
+    return operation.baseline if row is None or row.latest is None else baseline_of(row)
 
 
 def with_kept_evidence(tables: Tables, now: Now, operation: Operation) -> Operation:
@@ -389,5 +396,5 @@ class UpdateFromRepeat(Struct, frozen=True):
 
     def _says_no_more(self, current: Operation) -> bool:
         """The version that is recorded, with something else: what is executed stays as it is (state table)."""
-        changes = self.seen.status != current.status or self.state is not State.EXECUTED
-        return changes and self.seen.version is not None and self.seen.version == current.version
+        is_same = self.seen.version is not None and self.seen.version == current.version
+        return disputes(self.seen, current) or (is_same and self.state is not State.EXECUTED)

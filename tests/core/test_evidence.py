@@ -297,6 +297,23 @@ def test_evidence_after_an_acceptance_of_which_no_version_is_known_settles() -> 
     assert book.only.state is State.EXECUTED
 
 
+def test_evidence_that_came_before_an_acceptance_without_a_version_is_not_newer_than_it() -> None:
+    """Why 3: the first card's failure came while the second card's confirm ran, of which nothing was known. The
+    platform then said `payment_in_progress`, and the caller was told that the payment had failed."""
+    book = Book()
+    operation = led(book, confirm())
+    first_card = seen("failed", version=2, attempt_count=1, failure="att_1")
+    evidence(book, first_card, PAYMENT)
+    note = AttemptNote(Outcome.PENDING, 409, "payment_in_progress", "http_409", 0)
+    book.run(SettleRun(operation, State.PENDING, note, None, None))
+    for shown, state in (
+        (first_card, State.PENDING),
+        (seen("failed", version=4, attempt_count=2, failure="att_2"), State.EXECUTED),
+    ):
+        evidence(book, shown, PAYMENT)
+        assert book.only.state is state
+
+
 OLD = seen("failed", version=None, attempt_count=1, failure="att_1", source="answer")
 
 

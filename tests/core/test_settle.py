@@ -464,6 +464,18 @@ def test_update_without_versions_keeps_none() -> None:
     assert (book.only.version, book.only.attempt_count) == (None, 2)
 
 
+@pytest.mark.parametrize(("state", "status"), [(State.EXECUTED, "failed"), (State.PENDING, "processing")])
+def test_update_without_versions_undoes_no_success(state: State, status: str) -> None:
+    """Nothing tells which is newer: an event may have come while the repeat was on its way (U4). Its caller was
+    told "failed" of a payment that had succeeded."""
+    book = Book()
+    before = recorded(book, version=None)
+    assert isinstance(update(book, before, state, shown(status, None)), SettleRefused)
+    assert (book.only.state, book.only.status) == (State.EXECUTED, "succeeded")
+    conflicts = [entry for entry in book.only.history if entry.kind is EntryKind.OUTCOME_CONFLICT]
+    assert len(conflicts) == (status == "failed"), "the open state before is no news"
+
+
 def test_update_with_an_older_object_is_refused() -> None:
     book = Book()
     before = recorded(book)

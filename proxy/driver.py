@@ -262,7 +262,7 @@ class Driver:
         result = await self._attempt(
             run, command.key, timeout_ms=command.timeout_ms, not_after_ms=not_after_ms
         )
-        return AttemptEnded(result, self.clock.wall_ms(), run.secret)
+        return AttemptEnded(result, self.store.now().wall_ms, run.secret)
 
     async def _attempt(self, run: Run, key: Key, *, timeout_ms: int, not_after_ms: int) -> WireResult:
         """One attempt on the wire, if the breaker allows it (R7): a repeat's caller then gets what is stored.
@@ -299,7 +299,7 @@ class Driver:
                 run, command.key, timeout_ms=command.timeout_ms, not_after_ms=command.not_after_ms
             )
             self._admit(run, command.key, result)
-            return AttemptEnded(result, self.clock.wall_ms(), run.secret)
+            return AttemptEnded(result, self.store.now().wall_ms, run.secret)
         shared = self._shared.get(command.share)
         if shared is None:
             shared = asyncio.get_running_loop().create_future()
@@ -318,13 +318,13 @@ class Driver:
             started_us = self.clock.monotonic_us()
             result = await asyncio.shield(shared)
             run.away_us += self.clock.monotonic_us() - started_us
-        return AttemptEnded(result, self.clock.wall_ms(), run.secret)
+        return AttemptEnded(result, self.store.now().wall_ms, run.secret)
 
     def _admit(self, run: Run, key: Key, result: WireResult) -> None:
         """D3: what was sent without the store is kept and written when the store returns."""
         classifier = self._classifiers[run.claim.route.name]
         verdict = classifier.classify(
-            result, after_doubt=True, received_wall_ms=self.clock.wall_ms(), secret=run.secret
+            result, after_doubt=True, received_wall_ms=self.store.now().wall_ms, secret=run.secret
         )
         if verdict.outcome not in (Outcome.EXECUTED, Outcome.PENDING, Outcome.IN_DOUBT):
             return  # it left nothing behind that the ledger would not say anyway
@@ -334,7 +334,7 @@ class Driver:
                 key,
                 verdict.outcome,
                 verdict.seen,
-                self.clock.wall_ms(),
+                self.store.now().wall_ms,
                 result.response.status if isinstance(result, Answered) else None,
             )
         )

@@ -285,7 +285,7 @@ class Resolver:
                 task.operation,
                 route,
                 self.platform,
-                seen_ms=self.clock.wall_ms(),
+                seen_ms=self._wall_ms(),
                 secret=secret_of(credential),
             )
         changes = await self.store.transact(EndLookup(task, result, self.policy))

@@ -19,7 +19,7 @@ from proxy.core.http import Headers, values
 from proxy.core.keys import Unfilled, handle, handle_of
 from proxy.core.model import Handle, Operation, Scope, Seen
 from proxy.core.rules import EventRule, Platform, Route
-from proxy.ports import Clock, Query, Store
+from proxy.ports import Query, Store
 
 SIGNATURES_MAX = 16  # of one event, for rotation; more is somebody's try to make us count
 HINTED_MAX = 20  # operations on one thing that one unsigned event may have looked up
@@ -150,7 +150,6 @@ class Webhooks:
     platform: Platform
     policy: EventPolicy
     store: Store
-    clock: Clock
     hint: Callable[[Operation], None]
     announce: Callable[[tuple[Change, ...]], None]
     tell: Callable[[str, str], None]
@@ -162,7 +161,7 @@ class Webhooks:
         return verdict
 
     async def _judge(self, headers: Headers, body: bytes) -> EventVerdict:
-        now_ms = self.clock.wall_ms()
+        now_ms = self.store.now().wall_ms
         policy = self.policy
         if policy.secret is not None:
             fault = signature_fault(

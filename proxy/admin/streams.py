@@ -56,7 +56,6 @@ class Inbound:
                 scope=fixed,
             ),
             store=house.store,
-            clock=house.clock,
             hint=now.resolver.hint_at,
             announce=now.resolver.announce,
             tell=house.observer.event_received,

@@ -39,6 +39,11 @@ class Town:
     planned: int = 0  # calls that will be made some day
     merchants: list[Merchant] = field(default_factory=list)
 
+    def stop(self) -> None:
+        """No merchant repeats any more."""
+        for merchant in self.merchants:
+            merchant.is_done = True
+
     def call(
         self,
         request: Request,

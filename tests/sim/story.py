@@ -116,8 +116,7 @@ class Story:
         world.calm = True
         self.calm_ms = world.now_ms
         self.fleet.mend()
-        for merchant in self.town.merchants:
-            merchant.is_done = True
+        self.town.stop()
         world.run_until(world.now_ms + 130_000)
         end_ms = world.now_ms + SETTLING_MS_MAX
         while world.now_ms < end_ms:
@@ -130,6 +129,7 @@ class Story:
                 self.fleet.sweep()
             wait_ms = 6 * HOUR_MS if due_ms is None else max(1_000, due_ms - world.wall_ms())
             world.run_until(world.now_ms + min(wait_ms, DAY_MS))
+        self.town.stop()  # a last answer may have begun another submission, whose next try is days away
         for _ in range(ROUNDS_MAX):  # a merchant may have put a call off until now
             world.run_until(world.now_ms + 30_000)
             if self.is_quiet and not self.store.waiters:

@@ -355,6 +355,8 @@ async def serve(
     if fits < wanted:
         announce(f"the limit of open files holds {fits} callers' connections; limits.connections is {wanted}")
     if app.admin is not None:
+        if app.admin.events_url is not None:
+            announce(f"events on {app.admin.events_url}")
         announce(f"admin on {app.admin.url}")
     try:
         await stopping.wait()

@@ -20,16 +20,21 @@ log: {{level: error}}
 
 
 def test_proxy_announces_its_listeners_and_drains_on_sigterm(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(CONFIG.format(port=0, store="sqlite:s.db"), encoding="utf-8")
+    text = (
+        CONFIG.format(port=0, store="sqlite:s.db")
+        + 'events: {listen: "127.0.0.1:0", secret: a-long-enough-secret}\n'
+    )
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
     with started("run", cwd=tmp_path) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(3)]
+        lines = [process.stdout.readline() for _ in range(4)]
         admin = lines[-1].removeprefix("admin on ").strip()
         listed = run("operations", "--admin", admin, "--json", cwd=tmp_path)
         missing = run("operation", "op_none", "--admin", admin, cwd=tmp_path)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
     assert [line for line in lines if line.startswith("listening on ") and "127.0.0.1:" in line]
+    assert [line for line in lines if line.startswith("events on http://127.0.0.1:")]
     assert [line for line in lines if line.startswith("admin on http://127.0.0.1:")]
     assert process.returncode == 0
     assert json.loads(listed.stdout) == {"operations": [], "cursor": None}

@@ -58,7 +58,7 @@ def _about_retries(settings: Settings) -> Iterator[str]:
                 f"{shown_duration(policy.deadline_ms)}: the last attempts may never be made"
             )
         retention = min(route.retention_ms for route in routes)
-        if policy.deadline_ms > retention - KEY_MARGIN_MS:
+        if policy.attempts > 1 and policy.deadline_ms > retention - KEY_MARGIN_MS:
             yield (
                 f"{place}.deadline: {shown_duration(policy.deadline_ms)} reaches into the last hour in which "
                 f"the platform remembers a key ({shown_duration(retention)}): a late repeat could pay anew"
@@ -195,7 +195,8 @@ def _about_routes(settings: Settings) -> Iterator[str]:
         if route.key.mode is KeyMode.INJECT and route.subject is None:
             yield f"routes.{route.name}.subject: null: another key for the same thing is not noticed (U1)"
         amount = ".".join(route.amount)
-        if amount and not {amount, "*"} & set(route.fields):
+        holders = {".".join(route.amount[:end]) for end in range(1, len(route.amount) + 1)}
+        if amount and not (holders | {"*"}) & set(route.fields):
             yield (
                 f"routes.{route.name}.fingerprint: without {amount}: a repeat with another {amount} passes for "
                 "the first submission, and its caller takes that one's result for its own (P2)"

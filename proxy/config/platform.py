@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from proxy.config.model import Config, Retry, RouteConfig, Sensitive, Twin
 from proxy.config.preset import LookupPreset, ObjectPreset, OutcomeTable, Preset, RoutePreset
 from proxy.config.problems import Problems, suggestion
+from proxy.config.templates import (
+    VARIABLE,
+    check_no_card,
+    check_number,
+    check_path,
+    check_template,
+    variables,
+)
 from proxy.core.rules import (
     EventRule,
     GuardRule,
@@ -27,9 +34,6 @@ from proxy.core.rules import (
 DAY_MS = 86_400_000
 RECORD_EXTRA_MS = DAY_MS  # a record outlives the platform's memory of its key (P9)
 RECORD_ALONE_MS = 30 * DAY_MS  # where the platform has no other uniqueness (P9)
-
-_VARIABLE = re.compile(r"\{([^{}]*)\}")
-_BODY = re.compile(r"body\.[^\s.{}]+(\.[^\s.{}]+)*")
 
 
 def compile_platform(config: Config, preset: Preset, problems: Problems) -> Platform:
@@ -84,7 +88,7 @@ def _check_twins(routes: Iterable[Route], problems: Problems) -> None:
     """Two routes that fit the same calls can't be told apart."""
     seen: dict[tuple[str, str], str] = {}
     for route in routes:
-        shape = (route.method, _VARIABLE.sub("{}", route.template))
+        shape = (route.method, VARIABLE.sub("{}", route.template))
         if shape in seen:
             text = f"expected calls of its own, found the method and path of {seen[shape]}"
             problems.add(f"routes.{route.name}", text)
@@ -130,16 +134,30 @@ def _route(
         left_out=frozenset(name.lower() for name in preset.card_fields),
     )
     place = f"routes.{name}"
-    _check_path(f"{place}.path", template, problems)
-    _check_template(f"{place}.subject", subject, template, problems, seq=False)
-    _check_template(f"{place}.key.template", route.key.template, template, problems, seq=True)
-    card_fields = route.left_out | {"card"}
-    _check_no_card(f"{place}.fingerprint", route.fields, card_fields, problems)
-    for part, text in (("subject", subject), ("key.template", route.key.template)):
-        _check_no_card(f"{place}.{part}", _VARIABLE.findall(text or ""), card_fields, problems)
+    _check_texts(place, route, preset_route, own, preset, problems)
     if own.guard.on and subject is None:
         problems.add(f"{place}.guard.on", "expected a subject on this route: the guard is about one")
     return route
+
+
+def _check_texts(
+    place: str, route: Route, preset_route: RoutePreset, own: RouteConfig, preset: Preset, problems: Problems
+) -> None:
+    """What the configuration says of a route; what the preset says was checked in its own file."""
+    is_own = route.name not in preset.routes
+    template = route.template
+    if is_own:
+        check_path(f"{place}.path", template, problems)
+        check_template(f"{place}.twin", route.twin, template, problems, seq=False)
+    if is_own or own.subject is not None:
+        check_template(f"{place}.subject", route.subject, template, problems, seq=False)
+        check_no_card(f"{place}.subject", variables(route.subject), route.left_out, problems)
+        check_number(f"{place}.subject", route.subject, preset_route, preset, problems)
+    if is_own or own.key.template is not None:
+        check_template(f"{place}.key.template", route.key.template, template, problems, seq=True)
+        check_no_card(f"{place}.key.template", variables(route.key.template), route.left_out, problems)
+    if is_own or own.fingerprint is not None:
+        check_no_card(f"{place}.fingerprint", route.fields, route.left_out, problems)
 
 
 def _record_ms(preset: Preset, *, alone: bool) -> int:
@@ -185,43 +203,6 @@ def _key(
         unquote=preset.key.unquote,
         length_max=preset.key.length_max,
     )
-
-
-def _check_path(place: str, template: str, problems: Problems) -> None:
-    for segment in template.split("/"):
-        if ("{" in segment or "}" in segment) and not re.fullmatch(r"\{[a-z][a-z0-9_]*\}", segment):
-            problems.add(place, f"expected segments that are plain or a whole {{name}}, found {segment}")
-        elif segment in (".", "..") or "?" in segment or "#" in segment:
-            problems.add(place, f"expected a path without query or dot segments, found {segment}")
-
-
-def _check_template(place: str, text: str | None, path: str, problems: Problems, *, seq: bool) -> None:
-    """A template's variables exist (F6), and it has one that tells one business thing from another."""
-    if text is None:
-        return
-    names = _VARIABLE.findall(text)
-    params = {f"path.{name}" for name in _VARIABLE.findall(path)}
-    allowed = ["{body.FIELD}", *(f"{{{param}}}" for param in sorted(params)), *(["{seq}"] if seq else [])]
-    wrong = [
-        name for name in names if not (_BODY.fullmatch(name) or name in params or (seq and name == "seq"))
-    ]
-    if wrong:
-        problems.add(place, f"expected variables of {', '.join(allowed)}, found {{{wrong[0]}}}")
-    elif "{" in _VARIABLE.sub("", text) or "}" in _VARIABLE.sub("", text):
-        problems.add(place, "expected every { to have its }, and no braces inside")
-    elif all(name == "seq" for name in names):
-        text = "expected a variable such as {body.order_no}: without one all calls would be one submission"
-        problems.add(place, text)
-    if names.count("seq") > 1:
-        problems.add(place, "expected {seq} at most once")
-
-
-def _check_no_card(place: str, paths: Iterable[str], card_fields: frozenset[str], problems: Problems) -> None:
-    """Card data is neither compared nor written: another card is no other submission (P1, D4, S7)."""
-    for path in paths:
-        if not card_fields.isdisjoint(path.lower().split(".")):
-            text = f"expected no card data, found {path}: it is neither compared nor written down (P1, D4)"
-            problems.add(place, text)
 
 
 def _retry(preset: Preset, for_all: Retry, own: Retry) -> RetryPolicy:

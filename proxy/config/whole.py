@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from proxy.config.preset import ObjectPreset, Preset, RoutePreset, RowPreset
 from proxy.config.problems import Problems, suggestion
 from proxy.config.sections import CREDENTIAL_HEADERS, HOP_HEADERS
+from proxy.config.templates import check_no_card, check_number, check_path, check_template, variables
 
 
 def check_whole(preset: Preset, problems: Problems) -> None:
@@ -19,6 +20,8 @@ def check_whole(preset: Preset, problems: Problems) -> None:
     for name, table in preset.outcomes.items():
         _check_rows(f"outcomes.{name}.rows", table.rows, problems)
     _check_references(preset, problems)
+    for name, route in preset.routes.items():
+        _check_texts(f"routes.{name}", route, preset, problems)
 
 
 def _check_key_header(header: str, problems: Problems) -> None:
@@ -30,11 +33,31 @@ def _check_key_header(header: str, problems: Problems) -> None:
         problems.add("key.header", f"{expected}, which does not travel to the platform (H1)")
 
 
+def _check_texts(place: str, route: RoutePreset, preset: Preset, problems: Problems) -> None:
+    """The route's path and templates; those of `own_routes` are checked with the path that each route has."""
+    path = route.path or ""
+    check_path(f"{place}.path", path, problems)
+    check_template(f"{place}.subject", route.subject, path, problems, seq=False)
+    check_number(f"{place}.subject", route.subject, route, preset, problems)
+    check_template(f"{place}.twin", route.twin, path, problems, seq=False)
+    check_template(f"{place}.key_template", route.key_template, path, problems, seq=True)
+    check_no_card(f"{place}.fields", route.fields, preset.card_fields, problems)
+    for part, text in (
+        ("subject", route.subject),
+        ("twin", route.twin),
+        ("key_template", route.key_template),
+    ):
+        check_no_card(f"{place}.{part}", variables(text), preset.card_fields, problems)
+
+
 def _check_object(place: str, one: ObjectPreset, problems: Problems) -> None:
     if one.statuses and not one.status:
         problems.add(
             f"{place}.status", "expected a dotted path to the status that statuses explain, found none"
         )
+    elif not one.status and not one.any_is_executed:
+        text = "expected a dotted path to its status, or any_is_executed: true: without either no answer holds it"
+        problems.add(f"{place}.status", text)
     elif one.status and not one.any_is_executed and not any(s.is_final for s in one.statuses.values()):
         problems.add(
             f"{place}.statuses",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy import presets
 from proxy.config import settings_of, warnings
 from proxy.config.advice import file_system_of, worst_case_ms
 from proxy.core.rules import RetryPolicy
@@ -147,3 +148,11 @@ def test_worst_case_of_payhub_fits_its_deadline() -> None:
     assert isinstance(policy, RetryPolicy)
     assert worst_case_ms(policy) == 5 * 20_000 + 15_000 + 4 * 250
     assert worst_case_ms(policy) <= policy.deadline_ms
+
+
+def test_what_covers_the_amount_or_repeats_nothing_is_not_warned_of(tmp_path: Path) -> None:
+    """F4: a field that holds the amount covers it, and a single attempt outlasts no key."""
+    text = presets.text("payhub").replace("    amount: amount\n", "    amount: amount.value\n")
+    (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
+    file = f"platform: {tmp_path}/own.yaml\nupstream: {{url: https://h, authorization: k}}\n"
+    assert warned("retry: {attempts: 1, deadline: 7d}", upstream=file) == []

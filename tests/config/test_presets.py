@@ -184,6 +184,46 @@ def test_mistake_in_a_preset_names_its_place(old: str, new: str, path: str, word
             "    id: id\n    status: status\n",
             "objects.checkout_session.statuses: expected one that is final or failure",
         ),
+        (
+            "    id: id\n    any_is_executed: true\n",
+            "    id: id\n",
+            "objects.checkout_session.status: expected a dotted path to its status, or any_is_executed: true",
+        ),
+        (
+            "path: /v1/checkout/sessions",
+            "path: /v1/checkout/{Kind}",
+            "routes.create_checkout_session.path: expected segments that are plain or a whole {name}",
+        ),
+        (
+            'subject: "order:{body.merchant_order_no}"',
+            'subject: "订单:{body.merchant_order_no}"',
+            "routes.create_payment.subject: expected visible ASCII characters around the variables, found '订'",
+        ),
+        (
+            'key_template: "payment.create:',
+            'key_template: "payment create:',
+            "routes.create_payment.key_template: expected visible ASCII characters around the variables",
+        ),
+        (
+            'twin: "refund-of:{body.payment_id}',
+            'twin: "refund-of:{payment_id}',
+            "routes.create_refund.twin: expected variables of {body.FIELD}, found {payment_id}",
+        ),
+        (
+            'twin: "refund-of:{body.payment_id}',
+            'twin: "refund-of:{body.card.number}',
+            "routes.create_refund.twin: expected no card data, found body.card.number",
+        ),
+        (
+            'subject: "order:{body.merchant_order_no}"',
+            'subject: "order:{body.shop}:{body.merchant_order_no}"',
+            "routes.create_payment.subject: expected one variable behind the first colon",
+        ),
+        (
+            'subject: "order:{body.merchant_order_no}"',
+            'subject: "{body.merchant_order_no}"',
+            "routes.create_payment.subject: expected one variable behind the first colon",
+        ),
     ],
 )
 def test_preset_that_makes_no_sense_as_a_whole_is_refused(old: str, new: str, expected: str) -> None:
@@ -193,6 +233,27 @@ def test_preset_that_makes_no_sense_as_a_whole_is_refused(old: str, new: str, ex
     found = problems(text.replace(old, new, 1))
     assert len(found) == 1, found
     assert found[0].startswith(f"p.yaml: {expected}")
+
+
+def test_mistake_in_a_template_is_told_where_it_is_written(tmp_path: Path) -> None:
+    """C2. One that core could not read would fail each call of its route."""
+    text = presets.text("payhub").replace('subject: "payment:{path.payment_id}"', 'subject: "{path.id}"', 1)
+    (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
+    file = f"platform: {tmp_path}/own.yaml\nupstream: {{url: https://h}}\n"
+    with pytest.raises(
+        ConfigError, match=r"^\S+own\.yaml: routes\.confirm_payment\.subject: .*found \{path\.id\}$"
+    ):
+        settings_of(file, file="c.yaml", environ={})
+    override = "subject: 'shop {body.shop}:{body.merchant_order_no}', key: {template: '№{body.x}'}"
+    file = f"platform: payhub\nupstream: {{url: https://h}}\nroutes: {{create_payment: {{{override}}}}}\n"
+    with pytest.raises(ConfigError) as raised:
+        settings_of(file, file="c.yaml", environ={})
+    found = [str(problem).partition(", ")[0] for problem in raised.value.problems]
+    assert found == [
+        "c.yaml: routes.create_payment.subject: expected visible ASCII characters around the variables",
+        "c.yaml: routes.create_payment.subject: expected one variable behind the first colon",
+        "c.yaml: routes.create_payment.key.template: expected visible ASCII characters around the variables",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,10 @@ or 503: those come before the platform looks the key up."""
 def with_end(operation: Operation, note: AttemptNote) -> Operation:
     """The operation with its newest attempt's end written in, and doubt where it ended so."""
     in_doubt = note.outcome is Outcome.IN_DOUBT
-    attempts = operation.attempts
-    if attempts:
-        attempts = (*attempts[:-1], _with_outcome(attempts[-1], note))
+    ended = (_with_outcome(last, note) for last in operation.attempts[-1:])
     return replace(
         operation,
-        attempts=attempts,
+        attempts=(*operation.attempts[:-1], *ended),
         doubt=operation.doubt or in_doubt,
         doubt_since_absent=operation.doubt_since_absent or in_doubt,
         last_attempt_end_ms=note.ended_ms,
@@ -56,14 +54,8 @@ def with_end(operation: Operation, note: AttemptNote) -> Operation:
 
 
 def _with_outcome(attempt: Attempt, note: AttemptNote) -> Attempt:
-    return replace(
-        attempt,
-        ended_ms=note.ended_ms,
-        outcome=note.outcome,
-        status=note.status,
-        code=note.code,
-        detail=note.detail,
-    )
+    ended = replace(attempt, ended_ms=note.ended_ms, outcome=note.outcome, status=note.status)
+    return replace(ended, code=note.code, detail=note.detail)
 
 
 def _ended_now(operation: Operation, now: Now) -> Operation:
@@ -97,15 +89,21 @@ def leads(operation: Operation, current: Operation) -> bool:
     )
 
 
+def _with_its_end(current: Operation, mine: Operation, note: AttemptNote | None) -> Operation:
+    """The record as it stands, with the end of the run's own attempt, which it still has as on the wire."""
+    last = mine.attempts[-1] if mine.attempts else None
+    if note is None or last is None or last.ended_ms is not None or last not in current.attempts:
+        return current
+    ended = _with_outcome(last, note)
+    return replace(current, attempts=tuple(ended if one == last else one for one in current.attempts))
+
+
 def _left(tables: Tables, mine: Operation, note: AttemptNote | None, current: Operation) -> Operation:
     """What stands where evidence was quicker than a run; how its attempt ended is part of the story still."""
     is_same_run = current.fence == mine.fence and current.owner in (None, mine.owner)
-    last = mine.attempts[-1:]
-    if note is None or not is_same_run or not last or last[0] not in current.attempts:
-        return current
-    ended = _with_outcome(last[0], note)
-    told_of = replace(current, attempts=tuple(ended if one == last[0] else one for one in current.attempts))
-    tables.put(told_of)
+    told_of = _with_its_end(current, mine, note) if is_same_run else current
+    if told_of is not current:
+        tables.put(told_of)
     return told_of
 
 
@@ -157,8 +155,7 @@ class RenewLease(Struct, frozen=True):
         return self.operation.scope
 
     def apply(self, tables: Tables, now: Now) -> Operation | None:
-        found = tables.operation(self.scope, self.operation.id)
-        current = found or anew(tables, now, self.operation)
+        current = tables.operation(self.scope, self.operation.id) or anew(tables, now, self.operation)
         if not leads(self.operation, current):
             return current
         tables.put(replace(current, lease_until_ms=now.lease_ms + self.lease_ms, lease_epoch=now.epoch))
@@ -182,8 +179,7 @@ class SettleRun(Struct, frozen=True):
         return self.operation.scope
 
     def apply(self, tables: Tables, now: Now) -> Settled | SettleRefused:
-        found = tables.operation(self.scope, self.operation.id)
-        current = found or anew(tables, now, self.operation)
+        current = tables.operation(self.scope, self.operation.id) or anew(tables, now, self.operation)
         if self.state in (State.EXECUTED, State.PENDING):
             known = self._known_already(tables, now, current) or self._definite(tables, now, current)
             if isinstance(known, SettleRefused):
@@ -230,7 +226,10 @@ class SettleRun(Struct, frozen=True):
         was_final = current.state is State.EXECUTED and current.by_hand is None
         states.check(current.state, Move.SETTLE_DEFINITE, self.state)
         late = not leads(self.operation, current)
-        ended = _ended_now(with_end(current, self.ended), now) if self.ended and not late else current
+        if late or self.ended is None:
+            ended = _with_its_end(current, self.operation, self.ended)
+        else:
+            ended = _ended_now(with_end(current, self.ended), now)
         history: tuple[Entry, ...] = ended.history
         said = (seen.status if seen else "") or self.state
         if current.state is State.NOT_EXECUTED or current.by_hand not in (None, said):

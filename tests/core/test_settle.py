@@ -417,6 +417,28 @@ def test_run_that_evidence_overtook_still_says_how_its_attempt_ended(state: Stat
     assert (book.only.state, book.only.status) == (State.EXECUTED, "succeeded")
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_late_answer_says_how_its_own_attempt_ended(is_replaced: bool) -> None:
+    """Evidence, or another run, came first: the attempt that brought the answer stood as on the wire for good."""
+    book = Book()
+    operation = led(book, create())
+    if is_replaced:
+        book.pass_ms(LEASE_MS)
+        led(book, create(), "b")
+    else:
+        book.run(ApplyEvidence(SCOPE, operation.handles, seen("processing", version=1)))
+    assert isinstance(settle(book, operation, State.EXECUTED, shown=shown("succeeded", 2)), Settled)
+    assert [one.outcome for one in book.only.attempts] == [Outcome.EXECUTED, None][: 1 + is_replaced]
+
+
+def test_update_over_a_person_leaves_how_the_attempts_before_ended() -> None:
+    book = Book()
+    before = recorded(book, state=State.PENDING)
+    book.run(SettleByHand(SCOPE, before.id, "failed", "ada", "the bank said so"))
+    update(book, before, State.EXECUTED, shown("succeeded", 4))
+    assert book.only.attempts == before.attempts
+
+
 def test_run_that_another_one_replaced_writes_nothing() -> None:
     """P5."""
     book = Book()

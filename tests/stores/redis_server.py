@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import shutil
 import signal
 import socket
@@ -37,11 +39,17 @@ def redis_binary() -> str:
     return shutil.which("redis-server") or valkey_binary()
 
 
+_BELOW_OUTGOING = range(20_000, 32_000)
+"""Linux gives the ports from 32,768 on to outgoing connections: one would have it before a server is started."""
+_turns = itertools.count(os.getpid() * 97)  # processes that test side by side begin apart
+
+
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+    while True:
+        port = _BELOW_OUTGOING[next(_turns) % len(_BELOW_OUTGOING)]
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:

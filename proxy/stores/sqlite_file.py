@@ -223,7 +223,8 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def wal_of(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
+    """SQLite keeps it beside the file itself, not beside a link to it."""
+    return Path(f"{os.path.realpath(path)}-wal")
 
 
 class OpenedFiles:
@@ -234,8 +235,9 @@ class OpenedFiles:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known: dict[str, tuple[int, int] | None] = dict.fromkeys(f"{path}{end}" for end in ENDS)
+        real = os.path.realpath(path)
+        names = (str(path), *(f"{real}{end}" for end in ENDS[1:]))
+        self._known: dict[str, tuple[int, int] | None] = dict.fromkeys(names)
 
     def check(self) -> None:
         """Raises: StoreUnavailable where one of the names is another file's now, or none's."""

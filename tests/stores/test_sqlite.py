@@ -236,6 +236,25 @@ async def test_killed_process_loses_no_acknowledged_claim(path: Path) -> None:
     await store.close()
 
 
+async def test_log_beside_what_a_link_leads_to_is_watched_too(tmp_path: Path) -> None:
+    """O-58: SQLite keeps the log beside the file, and not beside the link that store.url names."""
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "ledger.db"
+    link.symlink_to(tmp_path / "disk" / "real.db")
+    store = SqliteStore(link, clock=CLOCK, timeout_ms=3_000)
+    await store.open()
+    try:
+        await lead(store, "K-1")
+        assert wal_of(link).parent.name == "disk"
+        wal_of(link).rename(tmp_path / "away")
+        with pytest.raises(StoreUnavailable, match=r"real\.db-wal: deleted, moved or replaced"):
+            await store.transact(reserve("K-2"))
+        (tmp_path / "away").rename(wal_of(link))
+        await lead(store, "K-3")
+    finally:
+        await store.close()
+
+
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("is_copied", [False, True])
 async def test_file_that_is_taken_away_takes_no_claim_until_it_is_back(

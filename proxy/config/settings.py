@@ -153,11 +153,15 @@ class Settings:
         return found.reveal().encode("ascii") if found else None
 
     def authorization_of_lookup(self, scope: Scope) -> bytes | None:
-        """The Authorization of a lookup; None: nothing of this scope is looked up (U8).
+        """The Authorization of a lookup; None: nothing of this scope is looked up here (U8).
 
-        One credential for all proves nothing of a merchant whose name only a call's header tells.
+        One credential proves nothing of a merchant whose name only a call's header tells, nor of another sidecar's
+        merchant in the same store.
         """
         found = self.upstream.credentials.get(scope.tag)
-        if found is None and self.has_fixed_scope:
+        if found is None and (scope.merchant, scope.environment) == (
+            self.merchant.name,
+            self.environment.name,
+        ):
             found = self.upstream.credentials.get("")
         return found.reveal().encode("ascii") if found else None

@@ -129,6 +129,14 @@ def test_one_credential_looks_nothing_up_for_merchants_of_a_header() -> None:
     assert found.authorization_of_lookup(Scope("b", "live")) is None
 
 
+def test_one_credential_is_no_other_merchant_s_of_the_same_store() -> None:
+    """U8: sidecars of several merchants may share a Redis, each with its own."""
+    found = settings_of(authorized("k") + "merchant: a", file="c", environ={})
+    assert found.authorization_of_lookup(Scope("a", "live")) == b"Bearer k"
+    assert found.authorization_of_lookup(Scope("b", "live")) is None
+    assert found.authorization_of_lookup(Scope("a", "test")) is None
+
+
 def test_route_overrides_go_before_those_for_all_routes() -> None:
     text = "retry: {attempts: 3, base: 2s}\nroutes: {create_refund: {retry: {attempts: 2, jitter: none}}}"
     refund, payment = route("create_refund", text).retry, route("create_payment", text).retry

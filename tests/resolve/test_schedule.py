@@ -211,12 +211,24 @@ async def test_a_scope_without_credential_is_not_asked_for_and_starves_nobody() 
     for number in range(120):
         await fleet.put(due(operation(f"N{number}"), fleet.clock))
 
-    fleet.clock.advance(MINUTE)
+    fleet.clock.advance(11 * MINUTE)
     for _ in range(3):
         await fleet.resolvers[0].step()
 
     assert fleet.platform.at == []
     assert await fleet.store.count_due(before_ms=fleet.clock.wall) == 0
+
+
+async def test_a_host_without_the_credential_leaves_the_lookup_to_one_that_has_it() -> None:
+    """U8: in a fleet with a merchant for each sidecar, the others put its lookups off by an hour."""
+    fleet = Fleet(processing, hosts=2)
+    fleet.resolvers[0].authorization = lambda _scope: None
+    one = due(operation("O"), fleet.clock)
+    await fleet.put(one)
+
+    await fleet.run(for_ms=10 * SECOND)
+
+    assert len(fleet.platform.at) == 1
 
 
 async def test_a_dead_leaders_operation_becomes_unknown_and_is_looked_up() -> None:

@@ -167,6 +167,7 @@ class Driver:
                         command.answer,
                         command.seen,
                         run.request_id,
+                        command.is_shared,
                     ),
                 )
             case Withdraw():
@@ -301,6 +302,7 @@ class Driver:
             self._admit(run, command.key, result)
             return AttemptEnded(result, self.store.now().wall_ms, run.secret)
         shared = self._shared.get(command.share)
+        is_shared = shared is not None
         if shared is None:
             shared = asyncio.get_running_loop().create_future()
             self._shared[command.share] = shared
@@ -318,7 +320,7 @@ class Driver:
             started_us = self.clock.monotonic_us()
             result = await asyncio.shield(shared)
             run.away_us += self.clock.monotonic_us() - started_us
-        return AttemptEnded(result, self.store.now().wall_ms, run.secret)
+        return AttemptEnded(result, self.store.now().wall_ms, run.secret, is_shared)
 
     def _admit(self, run: Run, key: Key, result: WireResult) -> None:
         """D3: what was sent without the store is kept and written when the store returns."""

@@ -292,19 +292,22 @@ class Guard:
             self._last_answer = event.result
         if not leading:
             return self._repeat_ended(event, verdict, note)
-        record = self._record
-        fact = AttemptFinished(
-            record.id,
-            self._route,
-            record.key,
-            record.attempt_count,
-            verdict.outcome,
-            verdict.code or verdict.detail,
-            status,
-            verdict.cause,
-        )
+        fact = self._finished(verdict, note, self._record.attempt_count)
         step = self._decide(event, verdict, note, now_ms)
         return Step(step.command, (fact, *step.facts))
+
+    def _finished(self, verdict: Verdict, note: AttemptNote, n: int) -> AttemptFinished:
+        operation = self.operation
+        return AttemptFinished(
+            operation.id if operation else None,
+            self._route,
+            operation.key if operation else self._voice.given_key() or Key(""),
+            n,
+            verdict.outcome,
+            verdict.code or verdict.detail,
+            note.status,
+            verdict.cause,
+        )
 
     def _decide(self, event: AttemptEnded, verdict: Verdict, note: AttemptNote, now_ms: int) -> Step:
         record = self._record
@@ -433,28 +436,21 @@ class Guard:
 
     def _repeat_ended(self, event: AttemptEnded, verdict: Verdict, note: AttemptNote) -> Step:
         operation = self.operation
-        fact = AttemptFinished(
-            operation.id if operation else None,
-            self._route,
-            operation.key if operation else self._voice.given_key() or Key(""),
-            1 if operation is None else operation.attempt_count + 1,
-            verdict.outcome,
-            verdict.code or verdict.detail,
-            note.status,
-            verdict.cause,
-        )
+        n = 1 if operation is None else operation.attempt_count + 1
+        facts = () if event.is_shared else (self._finished(verdict, note, n),)
         if operation is None:
-            return Step(self._voice.unrecorded(self._last_answer, verdict, note), (fact,))
+            return Step(self._voice.unrecorded(self._last_answer, verdict, note), facts)
         response = event.result.response if isinstance(event.result, Answered) else None
         if response is not None and 200 <= response.status < 300 and verdict.outcome in DEFINITE:
             seen = self._voice.storable(verdict.seen, response)
             if seen is not None and not answers.is_older(seen, operation):
                 stored = self._voice.stored(operation, response, verdict, note)
-                return Step(Update(operation, STATE_OF[verdict.outcome], note, stored, seen), (fact,))
+                state = STATE_OF[verdict.outcome]
+                return Step(Update(operation, state, note, stored, seen, event.is_shared), facts)
         known = self._voice.recorded_answer(operation)
         if known is not None:
-            return Step(known, (fact, Replayed(self._route)))
-        return Step(self._voice.nothing_to_show(operation, note), (fact,))
+            return Step(known, (*facts, Replayed(self._route)))
+        return Step(self._voice.nothing_to_show(operation, note), facts)
 
     def _store_failed(self, event: StoreFailed, now_ms: int) -> Step:
         if self.operation is None or self.operation.state is not State.IN_FLIGHT:

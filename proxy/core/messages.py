@@ -119,11 +119,13 @@ class AttemptEnded(Struct, frozen=True):
     """What came of a `Send` or a `Repeat`. `wall_ms` is the instant of its end, for HTTP dates and the record.
 
     `secret` is the credential that the call brought, empty for none: an answer that repeats it is not kept (D4).
+    `is_shared`: another call sent it, and counts it (P6).
     """
 
     result: WireResult
     wall_ms: int
     secret: bytes = b""
+    is_shared: bool = False
 
 
 class Woke(Struct, frozen=True):
@@ -282,6 +284,7 @@ class Update(Struct, frozen=True):
     ended: AttemptNote
     answer: StoredAnswer
     seen: Seen
+    is_shared: bool
 
 
 class Withdraw(Struct, frozen=True):

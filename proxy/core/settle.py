@@ -337,6 +337,7 @@ class UpdateFromRepeat(Struct, frozen=True):
     answer: StoredAnswer
     seen: Seen
     request_id: str = ""
+    is_shared: bool = False  # another call sent it, and counts it
     name: str = "update"
 
     @property
@@ -360,17 +361,12 @@ class UpdateFromRepeat(Struct, frozen=True):
             change = disagreement(tables, now, current, self.seen)
             return SettleRefused(change.operation if change else current)
         states.check(current.state, Move.SETTLE_DEFINITE, self.state)
-        count = current.attempt_count + 1
-        attempt = Attempt(
-            n=count,
-            fence=current.fence,
-            begun_ms=self.ended.ended_ms,
-            request_id=self.request_id,
-            ended_ms=self.ended.ended_ms,
-            outcome=self.ended.outcome,
-            status=self.ended.status,
-            detail="a repeat of what is recorded",
+        count = current.attempt_count + (not self.is_shared)
+        begun = Attempt(
+            n=count, fence=current.fence, begun_ms=self.ended.ended_ms, request_id=self.request_id
         )
+        attempt = replace(_with_outcome(begun, self.ended), detail="a repeat of what is recorded")
+        attempts = (*current.attempts[1 - ATTEMPTS_KEPT :], attempt)
         was_final = current.state is State.EXECUTED
         updated = replace(
             current,
@@ -380,7 +376,7 @@ class UpdateFromRepeat(Struct, frozen=True):
             version=self.seen.version if self.seen.version is not None else current.version,
             newest=self.seen,
             answer=replace(self.answer, fence=current.fence),
-            attempts=(*current.attempts[1 - ATTEMPTS_KEPT :], attempt),
+            attempts=current.attempts if self.is_shared else attempts,
             attempt_count=count,
             last_attempt_end_ms=now.wall_ms,
             settled_by=current.settled_by if was_final else "answer",

@@ -438,7 +438,14 @@ def settle_verb(command: Settle) -> SettleRun:
 
 
 def update_verb(command: Update) -> UpdateFromRepeat:
-    return UpdateFromRepeat(command.operation, command.state, command.ended, command.answer, command.seen)
+    return UpdateFromRepeat(
+        command.operation,
+        command.state,
+        command.ended,
+        command.answer,
+        command.seen,
+        is_shared=command.is_shared,
+    )
 
 
 def reserve(book: Book, claim: Claim, owner: str = "a") -> object:

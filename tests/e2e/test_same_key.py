@@ -375,7 +375,8 @@ async def test_concurrent_repeats_share_one_attempt(stage: Stage) -> None:
     told = await asyncio.gather(*repeats)
 
     assert platform.hits == 2
-    assert {(one.status, one.body) for one in told} == {(200, thing(version=2))}
+    assert {(one.status, one.body, one.attempts) for one in told} == {(200, thing(version=2), 2)}
+    assert len((await proxy.operation()).attempts) == 2, "no attempt is in the ledger that nobody sent"
 
 
 async def test_repeat_without_anything_kept_tells_the_recorded_knowledge(stage: Stage) -> None:

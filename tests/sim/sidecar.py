@@ -227,8 +227,9 @@ class Sidecar:
                 self._hold(run, RecordNextAttempt(operation, ended, LEASE_MS))
             case Settle():
                 self._write(run, settle_of(command))
-            case Update(operation, state, ended, answer, seen):
-                self._write(run, UpdateFromRepeat(operation, state, ended, answer, seen))
+            case Update(operation, state, ended, answer, seen, is_shared):
+                verb = UpdateFromRepeat(operation, state, ended, answer, seen, is_shared=is_shared)
+                self._write(run, verb)
             case Withdraw():
                 self._withdraw(run)
             case Sleep(until_ms):
@@ -349,10 +350,10 @@ class Sidecar:
             run.request, command.key, not_after_ms, lambda result: self._ended(run, result), leaves=leaves
         )
 
-    def _ended(self, run: Run, result: WireResult) -> None:
-        if not run.is_dead:
+    def _ended(self, run: Run, result: WireResult, *, is_shared: bool = False) -> None:
+        if not (run.is_dead or is_shared):
             self.checks.ends += 1
-        self._step(run, AttemptEnded(result, self.wall_ms()))
+        self._step(run, AttemptEnded(result, self.wall_ms(), is_shared=is_shared))
 
     def _repeat(self, run: Run, command: Repeat) -> None:
         def leaves() -> None:
@@ -371,7 +372,7 @@ class Sidecar:
         share = command.share
         waiting = self.shared.get(share)
         if waiting is not None:
-            waiting.append(lambda result: self._ended(run, result))
+            waiting.append(lambda result: self._ended(run, result, is_shared=True))
             return
         followers: list[Callable[[WireResult], None]] = [lambda result: self._ended(run, result)]
         self.shared[share] = followers

@@ -237,6 +237,7 @@ def object_rule(kind: str, preset: ObjectPreset) -> ObjectRule:
         failure_attempt_id=preset.failure_attempt_id,
         resolution_status=preset.resolution_status,
         any_is_executed=preset.any_is_executed,
+        numeric=preset.numeric,
     )
 
 

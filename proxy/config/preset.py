@@ -228,6 +228,7 @@ class ObjectPreset(Section):
     failure_attempt_id: PathInto = setting(default="")
     resolution_status: PathInto = setting(default="")
     any_is_executed: FlagValue = False
+    numeric: FlagValue = False
 
 
 class LookupPreset(Section):

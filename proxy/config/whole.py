@@ -9,6 +9,8 @@ from proxy.config.problems import Problems, suggestion
 from proxy.config.sections import CREDENTIAL_HEADERS, HOP_HEADERS
 from proxy.config.templates import check_no_card, check_number, check_path, check_template, variables
 
+_PASSING = frozenset({408, 409, *range(500, 600)})
+
 
 def check_whole(preset: Preset, problems: Problems) -> None:
     _check_key_header(preset.key.header, problems)
@@ -68,6 +70,10 @@ def _check_object(place: str, one: ObjectPreset, problems: Problems) -> None:
 def _check_rows(place: str, rows: list[RowPreset], problems: Problems) -> None:
     """The first row that fits decides, so one behind a row that takes all of its answers is never read."""
     for index, row in enumerate(rows):
+        wrong = sorted(row.status - _PASSING) if row.passes else []
+        if wrong:
+            text = f"expected it on 408, 409 and 5xx alone, found it on {wrong[0]}: callers read any other status"
+            problems.add(f"{place}[{index}].passes", f"{text} as success or as failure (R8)")
         for earlier in range(index):
             if _takes_all(rows[earlier], row):
                 text = f"expected answers that no earlier row takes, found rows[{earlier}] to take them"

@@ -175,12 +175,18 @@ def get(parsed: Parsed, path: Path) -> Json:
 
 
 def at(value: Json, path: Path) -> Json:
-    """The member of `value` that `path` leads to, None where there is none."""
+    """The member of `value` that `path` leads to, None where there is none; `0` is the first item of a list."""
     for name in path:
-        if not isinstance(value, dict):
+        if isinstance(value, dict):
+            value = value.get(name)
+        elif isinstance(value, list) and _POSITION.fullmatch(name):
+            value = value[int(name)] if int(name) < len(value) else None
+        else:
             return None
-        value = value.get(name)
     return value
+
+
+_POSITION = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
 def whole_text(value: Json) -> str | None:

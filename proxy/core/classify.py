@@ -202,13 +202,14 @@ def read_object(
     is_final = _finality(value, rule)
     if is_final is None:
         return None
+    status = object_text(value, rule.status, rule)
     return Seen(
-        status=_fit_word(_text(value, rule.status), known=rule.statuses) or "",
+        status=_fit_word(status, known=rule.statuses) or "",
         is_final=is_final,
-        is_failure=rule.fails(_text(value, rule.status)),
+        is_failure=rule.fails(status),
         source=source,
         seen_ms=seen_ms,
-        resource_id=_text(value, rule.id),
+        resource_id=object_text(value, rule.id, rule),
         version=_integer(value, rule.version),
         attempt_count=_integer(value, rule.attempt_count),
         failure_attempt_id=_text(value, rule.failure_attempt_id),
@@ -233,11 +234,11 @@ def _fit_code(code: str | None, secret: bytes) -> str | None:
 
 def _finality(value: Json, rule: ObjectRule) -> bool | None:
     """Whether the platform's object is in a final status; None where `value` is not that object."""
-    if not (_text(value, rule.id) if rule.id else isinstance(value, dict)):
+    if not (object_text(value, rule.id, rule) if rule.id else isinstance(value, dict)):
         return None
     if rule.any_is_executed:
         return True
-    status = _text(value, rule.status)
+    status = object_text(value, rule.status, rule)
     if not status:
         return None
     known = rule.statuses.get(status)
@@ -246,6 +247,12 @@ def _finality(value: Json, rule: ObjectRule) -> bool | None:
 
 def _text(value: Json, path: Path) -> str | None:
     return whole_text(at(value, path)) if path else None
+
+
+def object_text(value: Json, path: Path, rule: ObjectRule) -> str | None:
+    """The object's id or status; as text also where it is a number, and the platform is known to write one."""
+    found = at(value, path) if path else None
+    return found.text if rule.numeric and isinstance(found, Number) else whole_text(found)
 
 
 def _code(value: Json, path: Path) -> str | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
-from proxy.core.bodies import Json, Mistake, read_json, whole_text, written_json
-from proxy.core.classify import plain_body, read_object
+from proxy.core.bodies import Json, Mistake, at, read_json, whole_text, written_json
+from proxy.core.classify import object_text, plain_body, read_object
 from proxy.core.http import Answered, WireResult
-from proxy.core.keys import LENGTH_MAX
+from proxy.core.keys import LENGTH_MAX, text_of
 from proxy.core.model import Operation, replace
 from proxy.core.resolve import Found, LookupFailed, LookupResult, Missed
-from proxy.core.rules import Path, Platform, Route
+from proxy.core.rules import Platform, Route
 
 
 def merchant_number(operation: Operation) -> str | None:
@@ -64,7 +64,7 @@ def read_lookup(
         return _withheld(shown, secret) if secret and isinstance(shown, Found) else shown
     # An id that was never confirmed may be unknown to the platform; one that it gave out itself may not.
     never_confirmed = operation.acts_on_existing and operation.newest is None and not operation.accepted
-    says_so = response.status in rule.absent_statuses and _at(value, platform.error_code) is not None
+    says_so = response.status in rule.absent_statuses and at(value, platform.error_code) is not None
     if by_id and never_confirmed and says_so:
         return Missed()
     return LookupFailed(f"http_{response.status}")
@@ -80,10 +80,12 @@ def _withheld(found: Found, secret: bytes) -> Found:
 def _shown(
     value: Json, operation: Operation, route: Route, platform: Platform, *, by_id: bool, seen_ms: int
 ) -> LookupResult:
-    """A 200: the object by id, or the list by number with at most one item (the number is unique)."""
+    """A 200: the object by id; by number the object, or the list with at most one item (the number is unique)."""
     item, named, wanted = value, route.object.id, operation.resource_id
     if not by_id:
-        found = _at(value, route.lookup.list_path if route.lookup else ())
+        found = at(value, route.lookup.list_path if route.lookup else ())
+        if isinstance(found, dict) and found is value:
+            found = [found]
         if not isinstance(found, list):
             return LookupFailed("no list")
         if not found:
@@ -91,7 +93,7 @@ def _shown(
         if len(found) > 1:
             return LookupFailed("more than one resource for one number")
         item, named, wanted = found[0], route.object.number, merchant_number(operation)
-    if named and _at(item, named) != wanted:
+    if named and text_of(at(item, named)) != wanted:
         return LookupFailed("another resource than was asked for")
     seen = read_object(
         written_json(item).encode(),
@@ -110,14 +112,8 @@ def listed_ids(result: WireResult, route: Route) -> frozenset[str] | None:
         return None
     plain = plain_body(result.response)
     value = read_json(plain) if plain else None
-    found = None if isinstance(value, Mistake) else _at(value, route.lookup.list_path)
+    found = None if isinstance(value, Mistake) else at(value, route.lookup.list_path)
     if not isinstance(found, list):
         return None
-    ids = (_at(item, route.object.id) for item in found)
-    return frozenset(one for one in ids if isinstance(one, str))
-
-
-def _at(value: Json, path: Path) -> Json:
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
+    ids = (object_text(item, route.object.id, route.object) for item in found)
+    return frozenset(one for one in ids if one is not None)

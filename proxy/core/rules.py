@@ -107,7 +107,8 @@ class ObjectRule:
     id, any JSON object is the platform's.
 
     `statuses` maps each listed status; an unlisted one is not final. `any_is_executed`: any 2xx object is a
-    final answer (checkout sessions, R3). `kind` is the prefix of the object's handle by id.
+    final answer (checkout sessions, R3). `numeric`: its id and status may be JSON numbers. `kind` is
+    the prefix of the object's handle by id.
     """
 
     kind: str
@@ -120,6 +121,7 @@ class ObjectRule:
     failure_attempt_id: Path = ()
     resolution_status: Path = ()
     any_is_executed: bool = False
+    numeric: bool = False
 
     @property
     def finals(self) -> tuple[str, ...]:

@@ -190,6 +190,11 @@ def test_mistake_in_a_preset_names_its_place(old: str, new: str, path: str, word
             "objects.checkout_session.status: expected a dotted path to its status, or any_is_executed: true",
         ),
         (
+            "{status: 2xx, outcome: in_doubt}",
+            "{status: 2xx, outcome: in_doubt, passes: true}",
+            "outcomes.rest.rows[18].passes: expected it on 408, 409 and 5xx alone, found it on 200",
+        ),
+        (
             "path: /v1/checkout/sessions",
             "path: /v1/checkout/{Kind}",
             "routes.create_checkout_session.path: expected segments that are plain or a whole {name}",

@@ -267,6 +267,10 @@ def test_parse_of_any_bytes_ends_in_a_value(body: bytes, content_type: bytes | N
         (("a",), {"b": Number("1")}),
         (("a", "c"), None),
         (("x", "y"), None),
+        (("x", "0"), Number("1")),
+        (("x", "1"), None),
+        (("x", "-1"), None),
+        (("x", "00"), None),
         ((), None),
     ],
 )

@@ -10,7 +10,7 @@ from proxy.core.http import WireResult, without
 from proxy.core.lookups import listed_ids, lookup_target, read_lookup
 from proxy.core.model import Handle, Operation, replace
 from proxy.core.resolve import Found, LookupFailed, LookupResult, Missed
-from proxy.core.rules import Route
+from proxy.core.rules import Route, StatusRule
 from tests.core.payhub import CHECKOUT, CONFIRM, CREATE, PAYHUB
 from tests.core.play import (
     Book,
@@ -144,6 +144,30 @@ def test_read_of_a_route_that_is_not_looked_up_is_a_failed_lookup() -> None:
 def test_read_list_of_a_platform_without_numbers_in_its_objects_takes_the_only_one() -> None:
     nameless = replace(CREATE, object=replace(CREATE.object, number=()))
     assert isinstance(read(listed(ITEM), created(), nameless), Found)
+
+
+def test_read_the_object_itself_where_the_platform_answers_a_number_without_a_list() -> None:
+    """U2. What is not the order asked for is no evidence, and no object is no miss (U8)."""
+    assert CREATE.lookup is not None
+    route = replace(CREATE, lookup=replace(CREATE.lookup, list_path=()))
+    assert isinstance(read(answered(200, ITEM), created(), route), Found)
+    another = read(answered(200, {**ITEM, "merchant_order_no": "ORDER-2"}), created(), route)
+    assert another == LookupFailed("another resource than was asked for")
+    nothing = read(error(404, "not_found"), created(), route)
+    assert nothing == LookupFailed("http_404")
+
+
+def test_read_object_whose_names_are_numbers_shows_it() -> None:
+    """R3, U3. A merchant's number in any case; ids and statuses where the preset says that they are numbers."""
+    rule = replace(CREATE.object, numeric=True, statuses={"1": StatusRule(is_final=True)})
+    route = replace(CREATE, object=rule)
+    item: dict[str, object] = {"id": 77, "status": 1, "merchant_order_no": 1001}
+    shown = read(listed(item), created(order="1001"), route)
+    assert isinstance(shown, Found)
+    assert (shown.seen.resource_id, shown.seen.status, shown.seen.is_final) == ("77", "1", True)
+    assert isinstance(read(answered(200, item), created(resource_id="77"), route), Found)
+    assert listed_ids(listed(item), route) == frozenset({"77"})
+    assert isinstance(read(listed({**ITEM, **item}), created(order="1001"), CREATE), LookupFailed)
 
 
 # --- the sweep's lists --------------------------------------------------------------------------------------

@@ -251,9 +251,12 @@ class Observer:
     # --- the store ------------------------------------------------------------------------------------------
 
     def store_step(self, name: str, us: int, ok: bool, why: str = "") -> None:
-        """A full disk is read from as before: after a write that failed, only one that is done says it is over."""
+        """A full disk is read from as before: after a write that failed, only a ping says that it is over.
+
+        Other steps may come to nothing that is to be written: a conflict, a repeat, a lookup that is not due.
+        """
         self.counts.store_step(name, us, is_done=ok)
-        if name not in STORE_READS:
+        if name == "ping" or not (ok or name in STORE_READS):
             self._store_takes_writes = ok
         is_up = ok and self._store_takes_writes
         if is_up is not self._gauges.is_store_up:

@@ -113,9 +113,10 @@ def link(tables: Tables, now: Now, operation: Operation) -> Operation:
 def remember(tables: Tables, now: Now, operation: Operation, seen: Seen) -> None:
     """Keep the newest state of the resource on each of its rows (U3: baselines; U4: early events).
 
-    What is not tracked (a checkout session) is another object than the one that its number names.
+    What is not tracked (a checkout session) is another object than the one that its number names; an answer that
+    names no resource (402) tells of its own call, and nothing of the next one's.
     """
-    if not operation.tracked:
+    if not operation.tracked or seen.resource_id is None:
         return
     for handle in operation.handles:
         remember_at(tables, now, operation.scope, handle, seen)
@@ -220,7 +221,9 @@ def _is_anothers(tables: Tables, operation: Operation, seen: Seen) -> bool:
 
     Where one number may have several resources, the first one's decline says nothing of the second.
     """
-    if seen.resource_id is None or seen.resource_id == operation.resource_id:
+    if seen.resource_id is None:
+        return not operation.number_is_unique and any(True for _ in _others(tables, operation))
+    if seen.resource_id == operation.resource_id:
         return False
     if operation.resource_id is not None:
         return True

@@ -192,6 +192,29 @@ def test_evidence_of_another_payment_on_the_order_is_none_where_numbers_are_not_
     assert (book.keyed("K1").status, book.keyed("K2").status) == ("failed", "succeeded")
 
 
+def test_evidence_that_names_no_resource_is_not_another_submissions() -> None:
+    """A 402 of the first submission settled the second, whose answer was lost, as failed: {seq} grew, and a third
+    one would have been charged (U3, K3)."""
+    book = Book()
+    loose = replace(CREATE, guard=GuardRule(on=True, platform_is_unique=False))
+    declined = replace(seen("failed", version=None, source="answer"), resource_id=None)
+    first = led(book, create("K1", route=loose))
+    note = AttemptNote(Outcome.EXECUTED, 402, None, "http_402", 0)
+    book.run(SettleRun(first, State.EXECUTED, note, None, declined))
+    second = led(book, create("K2", route=loose), "b")
+    book.run(SettleRun(second, State.UNKNOWN, DOUBT, None, None))
+    evidence(book, replace(declined, source="lookup"))
+    assert book.keyed("K2").state is State.UNKNOWN
+
+
+def test_evidence_that_names_no_resource_settles_an_order_with_one_submission() -> None:
+    book = Book()
+    loose = replace(CREATE, guard=GuardRule(on=True, platform_is_unique=False))
+    book.run(SettleRun(led(book, create(route=loose)), State.UNKNOWN, DOUBT, None, None))
+    evidence(book, replace(seen("failed", version=None), resource_id=None))
+    assert (book.only.state, book.only.status) == (State.EXECUTED, "failed")
+
+
 def test_evidence_of_an_id_with_odd_characters_finds_its_operation() -> None:
     book = Book()
     executed(book, seen("processing", version=1, source="answer", resource_id="pay/1 ü"))

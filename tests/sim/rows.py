@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from proxy.core.evidence import ABSENT
 from proxy.core.model import EntryKind, Operation, Outcome, State, replace
 from proxy.core.states import TABLE, Move
 from proxy.core.tables import Verb
@@ -124,7 +125,8 @@ class Rows:
             self.taken[source, M.EVIDENCE, State.PENDING if is_overdue else target] += 1
         if before and after and not walk and verb.name == "end_lookup" and _newly_absent(before, after):
             self.taken[source, M.MISSES, State.ABSENT] += 1  # absent, and at once under review again
-        if any(move is M.LAPSE for _, move, _ in walk) and after is not None and not after.doubt:
+        lapses = any(move is M.LAPSE for _, move, _ in walk)
+        if lapses and after is not None and not (after.doubt or after.by_hand == ABSENT):
             return f"{verb.name}: a dead leader's attempt left no doubt"
         if before is None or after is None:
             if verb.name == "withdraw" and before is not None and before.doubt:

@@ -73,7 +73,7 @@ def tells_of(operation: Operation, seen: Seen) -> bool:
     if operation.accepted:
         known = operation.version if operation.version is not None else base.version
         if known is None:
-            return not _is_old_failure(base, seen)
+            return not _may_be_old_failure(base, seen)
         return seen.version is not None and seen.version > known
     if seen.is_final and not seen.is_failure:
         return True
@@ -86,12 +86,16 @@ def tells_of(operation: Operation, seen: Seen) -> bool:
     return failed_before is not None and fails_now is not None and failed_before != fails_now
 
 
-def _is_old_failure(base: Baseline, seen: Seen) -> bool:
-    """Whether it is the failure that was known at the claim, where no version tells."""
+def _may_be_old_failure(base: Baseline, seen: Seen) -> bool:
+    """Whether it is the failure that was known at the claim, where no version tells, or may be an earlier one.
+
+    An event may come late, and its version says nothing where none is known to be older; a lookup shows what is.
+    """
     same = base.failure_attempt_id is not None and base.failure_attempt_id == seen.failure_attempt_id
     before, now = base.attempt_count, seen.attempt_count
     no_more = before is not None and now is not None and now <= before
-    return seen.is_failure and (same or no_more)
+    unheard_of = before is None and seen.version is not None and seen.source == "event"
+    return seen.is_failure and (same or no_more or unheard_of)
 
 
 def link(tables: Tables, now: Now, operation: Operation) -> Operation:

@@ -337,6 +337,17 @@ def test_evidence_that_came_before_an_acceptance_without_a_version_is_not_newer_
         assert book.only.state is state
 
 
+def test_event_of_a_failure_is_none_after_an_acceptance_where_nothing_was_known_before() -> None:
+    """U3: it may be the card before, come late; the lookup shows what is."""
+    book = Book()
+    operation = led(book, confirm())
+    note = AttemptNote(Outcome.PENDING, 409, "payment_in_progress", "http_409", 0)
+    book.run(SettleRun(operation, State.PENDING, note, None, None))
+    for source, state in (("event", State.PENDING), ("lookup", State.EXECUTED)):
+        evidence(book, seen("failed", version=2, attempt_count=1, source=source), PAYMENT)
+        assert book.only.state is state
+
+
 OLD = seen("failed", version=None, attempt_count=1, failure="att_1", source="answer")
 
 

@@ -307,7 +307,7 @@ _PATHS: dict[str, Schema] = {
     },
     "/events": {
         "get": {
-            "summary": "Announcements as server-sent events; resumes after Last-Event-ID.",
+            "summary": "What this instance announces, as server-sent events; resumes after Last-Event-ID.",
             "parameters": [_query("last", "The last id seen.", NUMBER)],
             "responses": {"200": {"description": "text/event-stream"}},
         },

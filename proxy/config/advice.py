@@ -145,6 +145,16 @@ def _about_lookups(settings: Settings) -> Iterator[str]:
             f"lookups.misses: {settings.lookups.misses}; fewer than {MISSES_MIN} empty answers in a row prove too "
             "little: absence could be believed of money that moved (U8)"
         )
+    unchecked = {
+        route.object.kind
+        for route in settings.platform.routes
+        if route.lookup and route.lookup.by_number and not route.acts_on_existing and not route.object.number
+    }
+    for kind in sorted(unchecked):
+        yield (
+            f"platform: preset {settings.platform.name} names no objects.{kind}.number: what the platform shows "
+            "for a number is not compared with it, and may be another's (U8)"
+        )
     credentials = settings.upstream.credentials
     if not any(route.lookup for route in settings.platform.routes):
         yield "lookups: the preset names no lookup: unknown results wait for an event or a person"

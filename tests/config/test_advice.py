@@ -156,3 +156,12 @@ def test_what_covers_the_amount_or_repeats_nothing_is_not_warned_of(tmp_path: Pa
     (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
     file = f"platform: {tmp_path}/own.yaml\nupstream: {{url: https://h, authorization: k}}\n"
     assert warned("retry: {attempts: 1, deadline: 7d}", upstream=file) == []
+
+
+def test_number_that_is_not_compared_is_warned_of(tmp_path: Path) -> None:
+    """U8: a platform that ignores the question would settle one payment by the answer for another."""
+    text = presets.text("payhub").replace("    number: merchant_refund_no\n", "")
+    (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
+    file = f"platform: {tmp_path}/own.yaml\nupstream: {{url: https://h, authorization: k}}\n"
+    (line,) = warned("", upstream=file)
+    assert line.startswith("platform: preset payhub names no objects.refund_id.number: ")

@@ -12,7 +12,7 @@ class NoticeKind(StrEnum):
 
     WAL_STARVED = "wal_starved"  # SQLite: a long reader keeps the log from being emptied (O-57)
     WAL_EMPTIED = "wal_emptied"
-    DAMAGED = "damaged"  # SQLite: records that can't be read were left out of a list
+    DAMAGED = "damaged"  # records that can't be read were left out of a list
     LOST_DATA = "lost_data"  # Redis: the store marker vanished (D6)
     PUT_BACK = "put_back"  # the journal put lost operations back (D6)
     JOURNAL_FAILING = "journal_failing"
@@ -39,3 +39,12 @@ Notify = Callable[[Notice], None]
 
 def unheard(notice: Notice) -> None:
     """Where nobody listens: tests and tools."""
+
+
+def damage(where: object, records: int, *, then: str) -> str:
+    """What is said of records that can't be read, and `then` is to be done."""
+    count = f"{records} record{'s' if records > 1 else ''}"
+    return (
+        f"{where}: {count} can't be read: damaged, or a newer Safepost's. Nothing is sent for these and nobody "
+        f"looks them up; all others go on. {then}"
+    )

@@ -13,7 +13,7 @@ from proxy.ports import Clock, Holdings, Page, Query, StoreReport, StoreUnavaila
 from proxy.stores import purging, secret
 from proxy.stores.batch import Batcher
 from proxy.stores.journal import Journal, PutBack
-from proxy.stores.notices import Notice, NoticeKind, Notify, unheard
+from proxy.stores.notices import Notice, NoticeKind, Notify, damage, unheard
 from proxy.stores.purging import ClockTrust, PurgeOperations, PurgeSubjects
 from proxy.stores.redis_engine import RedisEngine, ServerTime
 from proxy.stores.redis_find import Finder
@@ -76,6 +76,7 @@ class RedisStore:
         )
         self._warnings: tuple[str, ...] = ()
         self._histories: frozenset[str] = frozenset()
+        self._damaged = 0  # records that a list had to leave out, at most
         self.trust = ClockTrust()
 
     async def open(self) -> StoreReport:
@@ -153,7 +154,18 @@ class RedisStore:
         return await self._read(self._finder.load(operation), "load")
 
     async def find(self, query: Query) -> Page:
-        return await self._read(self._finder.find(query, self.now()), "find")
+        page = await self._read(self._finder.find(query, self.now()), "find")
+        if len(self._finder.unreadable) > self._damaged:
+            self._damaged = len(self._finder.unreadable)
+            self._notify(Notice(NoticeKind.DAMAGED, self._damage(), self.warnings()))
+        return page
+
+    def _damage(self) -> str:
+        then = (
+            "Run the newest release that uses this store; if they can't be read then, compare these payments with "
+            "the platform"
+        )
+        return damage(self._link.where, self._damaged, then=then)
 
     async def count_due(self, *, before_ms: int) -> int:
         return await self._read(self._finder.count_due(before_ms), "count_due")
@@ -191,7 +203,8 @@ class RedisStore:
         return secret.in_order(self._configured, self._guardian.kept_secrets())
 
     def warnings(self) -> tuple[str, ...]:
-        return (*self._warnings, *self._guardian.warnings())
+        damage = (self._damage(),) if self._damaged else ()
+        return (*self._warnings, *self._guardian.warnings(), *damage)
 
     def now(self) -> Now:
         return self._time.now()
@@ -202,13 +215,13 @@ class RedisStore:
         dropped, skip = 0, 0
         while dropped < purging.DROPPED_MAX:
             listing = self._finder.purgeable(names, route, before_ms, skip=skip, limit=purging.SLICE)
-            operations = await self._read(listing, "purge")
+            operations, looked = await self._read(listing, "purge")
             gone = 0
             for scope, identities in purging.by_scope(operations):
                 gone += await self.transact(PurgeOperations(scope, identities, record_ms))
             dropped += gone
-            skip += len(operations) - gone
-            if len(operations) < purging.SLICE:
+            skip += looked - gone
+            if looked < purging.SLICE:
                 break
         return dropped
 
@@ -253,7 +266,7 @@ class RedisStore:
                 for operation in part:
                     if operation.id in present:
                         self._journal.note(operation.id, present[operation.id])
-                    else:
+                    elif operation.id not in self._finder.unreadable:
                         lost += await self.transact(PutBack(operation))
         except StoreUnavailable as error:
             is_whole = False
@@ -275,7 +288,7 @@ class RedisStore:
             self._warnings = warnings
             new = [text for text in warnings if text not in before]
             gone = [f"no longer so: {text}" for text in before if text not in warnings]
-            self._notify(Notice(NoticeKind.SETTINGS, "; ".join([*new, *gone]), warnings))
+            self._notify(Notice(NoticeKind.SETTINGS, "; ".join([*new, *gone]), self.warnings()))
         seen, self._histories = self._histories, frozenset(one.history for one in settings)
         return not self._histories <= seen
 

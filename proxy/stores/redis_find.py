@@ -7,23 +7,30 @@ cursor goes on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 
 from proxy.core.model import Handle, Now, Operation, OperationId, Subject
 from proxy.ports import Holdings, Page, Query
+from proxy.stores.codec import RowUnreadable
 from proxy.stores.paging import Place, cursor_of, limit_of, matches, page_of, place_of
 from proxy.stores.redis_link import Link
 from proxy.stores.redis_rows import SCOPES, Argument, Held, Names, held_in, names_of, operation_in, subject_in
 
 LOOK_MAX = 2_000
+UNREADABLE_MAX = 10_000
 Located = tuple[Place, Names]
 
 
 class Finder:
-    """Reads the ledger's lists through the link. Raises Trouble and RowUnreadable."""
+    """Reads the ledger's lists through the link. Raises Trouble, and RowUnreadable for what was asked for by name.
+
+    A list leaves out what can't be read: one such record must not keep all others from being listed and looked up.
+    """
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self.unreadable: set[OperationId] = set()
         self._homes: dict[OperationId, Names] = {}
 
     def forget(self) -> None:
@@ -49,6 +56,22 @@ class Finder:
         return None
 
     async def operations(self, located: Sequence[tuple[OperationId, Names]]) -> list[Operation]:
+        """Those of them that are there and can be read, in order."""
+        rows = await self._link.read([("GET", names.operation(identity)) for identity, names in located])
+        found: list[Operation] = []
+        for (identity, _), stored in zip(located, rows, strict=True):
+            self.unreadable.discard(identity)
+            try:
+                operation = operation_in(stored)
+            except RowUnreadable:
+                if len(self.unreadable) < UNREADABLE_MAX:
+                    self.unreadable.add(identity)
+                continue
+            if operation is not None:
+                found.append(operation)
+        return found
+
+    async def _named(self, located: Sequence[tuple[OperationId, Names]]) -> list[Operation]:
         """Those of them that are there, in order."""
         rows = await self._link.read([("GET", names.operation(identity)) for identity, names in located])
         found = (operation_in(stored) for stored in rows)
@@ -74,7 +97,7 @@ class Finder:
             subject = subject_in(stored)
             if subject is not None:
                 located.extend((identity, names) for identity in subject.operations)
-        return await self.operations(located)
+        return await self._named(located)
 
     async def _of_key(self, scopes: Sequence[Names], key: str) -> list[Operation]:
         low, high = f"[{key}\0", f"[{key}\0\x7f"
@@ -84,7 +107,7 @@ class Finder:
             for names, members in zip(scopes, ranges, strict=True)
             for member in members
         ]
-        return await self.operations(located)
+        return await self._named(located)
 
     async def _of_ranges(
         self, scopes: Sequence[Names], ranges: Sequence[tuple[Argument, ...]]
@@ -175,13 +198,17 @@ class Finder:
 
     async def purgeable(
         self, names: Names, route: str, before_ms: int, *, skip: int, limit: int
-    ) -> list[Operation]:
-        """Records of one scope and route that were last changed before that instant, oldest first."""
+    ) -> tuple[list[Operation], int]:
+        """Records of one scope and route that were last changed before that instant, oldest first.
+
+        Also how many of the index were looked at.
+        """
         index = names.index(f"purge:{route}")
         (members,) = await self._link.read(
             [("ZRANGEBYSCORE", index, "-inf", before_ms, "LIMIT", skip, limit)]
         )
-        return await self.operations([(OperationId(member.decode()), names) for member in members])
+        located = [(OperationId(member.decode()), names) for member in members]
+        return await self.operations(located), len(located)
 
     async def empty_subjects(self, names: Names, before_ms: int, *, limit: int) -> list[Subject]:
         (members,) = await self._link.read(
@@ -189,8 +216,13 @@ class Finder:
         )
         handles = [Handle(member.decode()) for member in members]
         rows = await self._link.read([("GET", names.subject(handle)) for handle in handles])
-        found = (subject_in(stored) for stored in rows)
-        return [subject for subject in found if subject is not None]
+        found: list[Subject] = []
+        for stored in rows:
+            with suppress(RowUnreadable):
+                subject = subject_in(stored)
+                if subject is not None:
+                    found.append(subject)
+        return found
 
 
 def _index_of(query: Query) -> str:

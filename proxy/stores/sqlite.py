@@ -22,7 +22,7 @@ from proxy.ports import Clock, Holdings, Page, Query, StoreReport, StoreUnavaila
 from proxy.stores import purging, secret
 from proxy.stores.batch import Batcher
 from proxy.stores.codec import Row, RowUnreadable, unpack_operation, unpack_subject
-from proxy.stores.notices import Notice, NoticeKind, Notify, unheard
+from proxy.stores.notices import Notice, NoticeKind, Notify, damage, unheard
 from proxy.stores.paging import Place, limit_of, page_of, place_of
 from proxy.stores.purging import ClockTrust, PurgeOperations, PurgeSubjects, Reading
 from proxy.stores.sqlite_file import (
@@ -154,11 +154,7 @@ class SqliteStore:
         return page
 
     def _damage(self) -> str:
-        count = f"{self._damaged} record{'s' if self._damaged > 1 else ''}"
-        return (
-            f"{self.path}: {count} can't be read: damaged, or a newer Safepost's. Nothing is sent for these and "
-            f"nobody looks them up; all others go on. {DAMAGED.then}"
-        )
+        return damage(self.path, self._damaged, then=DAMAGED.then)
 
     async def count_due(self, *, before_ms: int) -> int:
         def step(reading: sqlite3.Connection) -> int:

@@ -41,7 +41,7 @@ class Stores:
         return [notice.kind for notice in self.notices]
 
 
-def outside(server: Server, *command: str) -> Any:
+def outside(server: Server, *command: str | bytes) -> Any:
     """A command by somebody else."""
     with contextlib.closing(server.client()) as client:
         return client.execute_command(*command)

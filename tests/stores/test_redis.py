@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.core.messages import Reserved
-from proxy.core.model import Now, OperationId, Owner, Scope, State, replace
+from proxy.core.model import Now, Operation, OperationId, Owner, Scope, State, replace
 from proxy.core.reserve import WithdrawClaim
 from proxy.core.settle import RecordNextAttempt
 from proxy.core.tables import Tables
@@ -20,9 +20,9 @@ from proxy.ports import Query, StoreUnavailable
 from proxy.stores import redis, redis_guardian, waiters
 from proxy.stores.notices import Notice, NoticeKind
 from proxy.stores.redis import RedisStore
-from proxy.stores.redis_rows import tag_of
+from proxy.stores.redis_rows import names_of, tag_of
 from tests.chaos.failover import FailoverCluster, follows
-from tests.contract.values import Bump, claim, lead, reserve, settled
+from tests.contract.values import Bump, PutRows, claim, lead, operation, reserve, settled
 from tests.core.payhub import SCOPE
 from tests.stores.forwarder import Forwarder
 from tests.stores.opened import CLOCK, Stores, outside
@@ -385,6 +385,39 @@ async def test_look_that_ran_out_of_time_leaves_it_to_the_next_to_put_the_rest_b
             await is_back.wait()
     finally:
         await store.close()
+
+
+async def test_damaged_record_keeps_no_other_from_being_listed_or_put_back(
+    tmp_path: Path, server: Server, stores: Stores
+) -> None:
+    """U2, D6: an older sidecar stopped all lookups for one record that a newer release had written."""
+    store = await stores.open(server.url, journal=tmp_path / "journal")
+    rows = [operation(f"K-{n}", at_ms=n) for n in range(6)]
+    await store.transact(PutRows(tuple(rows)))
+    names = names_of(tag_of(SCOPE))
+    for row in rows[1:3]:
+        outside(server, "SET", names.operation(row.id), b"\0" * 200)
+    listed: list[Operation] = []
+    query = Query(oldest_first=True, limit=2)
+    while True:
+        page = await store.find(query)
+        listed += page.operations
+        if page.cursor is None:
+            break
+        query = replace(query, cursor=page.cursor)
+
+    assert [one.key for one in listed] == ["K-0", "K-3", "K-4", "K-5"]
+    with pytest.raises(StoreUnavailable, match="in row format 0"):
+        await store.find(Query(key=rows[1].key))
+    (notice,) = stores.notices
+    assert (notice.kind, notice.warnings) == (NoticeKind.DAMAGED, store.warnings())
+    assert "2 records can't be read" in notice.text
+    outside(server, "DEL", names.operation(rows[4].id))
+    assert await store._refill()
+    assert await store.load(rows[4].id) is not None
+    outside(server, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    await store._check_settings()
+    assert stores.notices[-1].warnings == store.warnings()
 
 
 async def test_settle_of_a_lost_record_writes_it_anew_and_it_is_listed(

@@ -301,7 +301,9 @@ class EventsPreset(Section):
 class Preset(Section):
     """One platform. `own_routes`: the rules of routes that the configuration itself names."""
 
-    name: Annotated[str, Text(what="a name", pattern=r"[a-z0-9_-]{1,40}")]
+    name: Annotated[
+        str, Text(what="a name of a-z, 0-9, - and _, at most 40 characters", pattern=r"[a-z0-9_-]{1,40}")
+    ]
     version: Line
     title: Line
     key: KeyPreset

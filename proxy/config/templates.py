@@ -24,6 +24,11 @@ def check_path(place: str, template: str, problems: Problems) -> None:
             problems.add(place, f"expected segments that are plain or a whole {{name}}, found {segment}")
         elif segment in (".", "..") or "?" in segment or "#" in segment:
             problems.add(place, f"expected a path without query or dot segments, found {segment}")
+        elif "%" in segment:
+            problems.add(place, f"expected plain characters, as paths are normalised (H9), found {segment}")
+    names = variables(template)
+    if len(set(names)) < len(names):
+        problems.add(place, f"expected variables of different names, found one twice in {template}")
 
 
 def check_template(place: str, text: str | None, path: str, problems: Problems, *, seq: bool) -> None:

@@ -19,6 +19,9 @@ def check_whole(preset: Preset, problems: Problems) -> None:
     for name, lookup in preset.lookups.items():
         if lookup.by_id is None and lookup.by_number is None:
             problems.add(f"lookups.{name}", "expected by_id or by_number, found neither")
+        if lookup.absent_statuses and not preset.error.code:
+            text = "expected none where error.code is empty: nothing tells the platform's own answer by (U8)"
+            problems.add(f"lookups.{name}.absent_statuses", text)
     for name, table in preset.outcomes.items():
         _check_rows(f"outcomes.{name}.rows", table.rows, problems)
     _check_references(preset, problems)

@@ -240,6 +240,15 @@ def test_preset_that_makes_no_sense_as_a_whole_is_refused(old: str, new: str, ex
     assert found[0].startswith(f"p.yaml: {expected}")
 
 
+def test_absence_told_by_an_error_without_a_code_is_refused() -> None:
+    """U8: any JSON of something in between would count as the platform's word."""
+    found = problems(presets.text("payhub").replace("  code: error.code\n", "  code: ''\n", 1))
+    assert [line.partition(": expected none")[0] for line in found] == [
+        "p.yaml: lookups.payment.absent_statuses",
+        "p.yaml: lookups.refund.absent_statuses",
+    ]
+
+
 def test_mistake_in_a_template_is_told_where_it_is_written(tmp_path: Path) -> None:
     """C2. One that core could not read would fail each call of its route."""
     text = presets.text("payhub").replace('subject: "payment:{path.payment_id}"', 'subject: "{path.id}"', 1)
@@ -310,6 +319,11 @@ def test_generic_takes_its_routes_from_the_configuration() -> None:
         ("routes: {pay: {path: pay}}", "routes.pay.path: expected a path template"),
         ("routes: {pay: {path: '/pay/x{id}'}}", "plain or a whole {name}, found x{id}"),
         ("routes: {pay: {path: '/pay/../x'}}", "dot segments"),
+        ("routes: {pay: {path: '/pay/%61'}}", "routes.pay.path: expected plain characters"),
+        (
+            "routes: {pay: {path: '/pay/{id}/x/{id}'}}",
+            "routes.pay.path: expected variables of different names",
+        ),
         ("routes: {pay: {path: /pay, method: GET}}", "expected POST, PUT, PATCH or DELETE, found 'GET'"),
         ("routes: {pay: {path: /pay, key: {mode: inject}}}", "or a key.template to make the key from"),
         ("routes: {a: {path: '/p/{x}'}, b: {path: '/p/{y}'}}", "routes.b: expected calls of its own"),

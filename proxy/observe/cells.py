@@ -129,7 +129,10 @@ def _reserve(fd: int, numbers: Path) -> None:
     Raises: OSError that names the file.
     """
     try:
-        os.posix_fallocate(fd, 0, CELLS_MAX * 8)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, CELLS_MAX * 8)
+        else:  # macOS
+            os.truncate(fd, CELLS_MAX * 8)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(numbers)) from None
 

@@ -144,6 +144,16 @@ async def test_store_that_one_worker_can_not_reach_is_told_at_once(make: Make, t
     assert await serving.value("store_up") == 0.0
 
 
+def test_counts_are_shared_where_the_system_reserves_no_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS: no worker came up there."""
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    book = SharedBook(tmp_path, worker=0)
+    book.cells[book.open("collapsed_total", ("create_payment",), width=1)] = 2.0
+    assert books_in(tmp_path, but=1) == [book.series()]
+
+
 def test_line_that_is_still_being_written_is_left_for_later(make: Make, tmp_path: Path) -> None:
     make(share=Share(tmp_path, 0))
     names = tmp_path / "0.names"

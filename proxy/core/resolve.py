@@ -144,12 +144,11 @@ class TakeLookup:
         rows = _rows(tables, now, operation)
         busy = max((_free_in_ms(row, now) for row in rows), default=0)
         if not due or busy > 0:
+            # What a person or a hint asks for is made as soon as it may be; an event is not sent again (U4).
             free_ms = now.wall_ms + busy
-            next_ms = max(lookups.next_ms or 0, free_ms)
+            next_ms = free_ms if self.forced else max(lookups.next_ms or 0, free_ms)
             tables.put(replace(operation, lookups=replace(lookups, next_ms=next_ms)))
-            return NotNow(
-                free_ms if self.forced else next_ms
-            )  # who asks by hand need not wait for the schedule
+            return NotNow(next_ms)
         for row in rows:
             tables.put_subject(
                 replace(

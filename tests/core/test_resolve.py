@@ -127,6 +127,20 @@ def test_take_at_the_point_holds_the_fleet_to_one_lookup_of_the_object() -> None
     assert isinstance(take(book, operation, forced=True, owner="b"), LookupTask)
 
 
+def test_take_that_a_hint_asks_for_too_soon_is_made_once_it_may_be() -> None:
+    """U4: the event that says `succeeded` comes seconds after the one that says `processing`; it was dropped, and
+    the payment stood open until the schedule's next point, hours later."""
+    book = Book()
+    operation = unknown(book)
+    book.put(replace(operation, state=State.PENDING, accepted=True))
+    look(book, LookupFailed("http_500"), after_ms=3_600_000)
+    assert isinstance(take(book, book.only), NotNow)
+    book.pass_ms(2_000)
+    assert take(book, book.only, forced=True) == NotNow(book.wall_ms + 8_000)
+    book.pass_ms(8_000)
+    assert isinstance(take(book, book.only), LookupTask)
+
+
 def test_take_after_another_boot_is_not_held_by_a_lease_of_the_last_one() -> None:
     book = Book()
     operation = unknown(book)

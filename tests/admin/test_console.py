@@ -171,6 +171,7 @@ async def test_next_step_and_the_last_lookup_s_result_come_first(opened: Open, s
     await expect(page.locator("[data-id]").first).to_contain_text("next lookup in ")
     await page.get_by_role("link", name="order:ORDER-1").click()
     detail = page.locator("#detail")
+    await expect(detail).to_contain_text("What happens next")
     assert (await detail.inner_text()).index("What happens next") < (await detail.inner_text()).index("Key")
 
     await page.get_by_role("button", name="Look up now").click()

@@ -203,8 +203,9 @@ class Journal:
             self._file, self._path = file, path.resolve()  # what a link leads to is replaced, not the link
             self._whole_bytes = max((end for _, _, end in _frames(content)), default=0)
             self._docs = {identity: len(_frame(identity, doc)) for identity, doc in docs.items()}
-            _beside(self._path).unlink(missing_ok=True)
-            _sync_folder(self._path)
+            with suppress(OSError):  # the file may be ours and its folder not: it may be mounted alone
+                _beside(self._path).unlink(missing_ok=True)
+                _sync_folder(self._path)
         else:
             with file:
                 self._write(docs)

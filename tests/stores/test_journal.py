@@ -300,6 +300,18 @@ async def test_folder_that_takes_no_new_file_keeps_the_journal_going(
     assert journals.troubles == []
 
 
+async def test_journal_opens_where_its_folder_can_not_be_changed(journals: Journals) -> None:
+    """A file mounted by itself into a read-only root: nothing ended the start before files were replaced."""
+    (journals.path.parent / "journal.new").mkdir()  # EISDIR, also for root, as EROFS would be
+    journal = await journals.open()
+    row = operation("K-1")
+    journal.note(row.id, row)
+    await written(journal)
+
+    assert keys_in(journals.path) == {"K-1"}
+    assert journals.troubles == []
+
+
 async def test_file_that_was_replaced_before_it_was_locked_is_not_taken(
     journals: Journals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

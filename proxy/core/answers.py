@@ -253,6 +253,7 @@ class Voice(Struct, frozen=True, kw_only=True):
             if answered and note is not None and note.status is not None
             else (),
             related_resource_id=operation.resource_id if operation else None,
+            is_looked_up=self.claim.route.lookup is not None,
         )
 
     def _problem(self, told: Problem, operation: Operation, *, knowledge: Knowledge | None = None) -> Reply:

@@ -266,13 +266,18 @@ def result_unknown(
     retry_after_ms: int,
     last_answer: tuple[tuple[str, str | int], ...] = (),
     related_resource_id: str | None = None,
+    is_looked_up: bool = True,
 ) -> Problem:
-    """R8 (c), W1: the platform may have acted."""
+    """R8 (c), W1: the platform may have acted. `is_looked_up`: the platform is asked what became of it (U2)."""
+    then = (
+        "Safepost goes on finding out."
+        if is_looked_up
+        else "Safepost does not look it up: a repeat, an event or a person settles it."
+    )
     return Problem(
         status=504,
         code="result_unknown",
-        message=f"The result is unknown: the money may have moved.{_said_of(last_answer)} {_SAME_KEY}"
-        " Safepost goes on finding out.",
+        message=f"The result is unknown: the money may have moved.{_said_of(last_answer)} {_SAME_KEY} {then}",
         retryable=True,
         retry_after_ms=retry_after_ms,
         related_resource_id=related_resource_id,

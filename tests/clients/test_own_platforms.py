@@ -38,7 +38,8 @@ def charge(reference: object = "R-1", *, key: str | None = None, **more: object)
 async def test_platform_that_knows_no_key_is_sent_no_operation_twice(stage: Stage) -> None:
     """P9, U1: the page's row on it. After a lost answer nothing but silence keeps money from moving twice."""
     once = ("attempts: {value: 3,", "attempts: {value: 1,")
-    preset = own(stage, once, ("retention: {value: 24h,", "retention: {value: 1ms,"))
+    forgets = ("retention: {value: 24h,", "retention: {value: 1ms,")
+    preset = own(stage, once, forgets, ("    lookup: charge\n", ""))
     platform = await stage.platform(says(201, json.dumps(PAID).encode()))
     platform.plan(Script(Reset()))
     sut = await proxy(stage, platform.url, preset)
@@ -48,6 +49,7 @@ async def test_platform_that_knows_no_key_is_sent_no_operation_twice(stage: Stag
     another = await sut.call(charge(key="of-its-own"))
 
     assert (lost.status, lost.code, lost.knowledge) == (504, "result_unknown", "unknown")
+    assert "Safepost does not look it up" in lost.error["message"]
     assert (again.status, again.code, again.knowledge) == (409, "key_expired", "unknown")
     assert (another.status, another.code, another.knowledge) == (409, "result_unknown", "unknown")
     assert platform.hits == 1

@@ -205,6 +205,15 @@ def test_unknown_result_says_what_the_last_answer_was(status: int, words: str) -
     assert words in told.message
 
 
+@pytest.mark.parametrize(
+    ("is_looked_up", "words"), [(True, "goes on finding out"), (False, "does not look it up")]
+)
+def test_unknown_result_says_whether_anybody_asks(is_looked_up: bool, words: str) -> None:
+    """E2: who reads that Safepost goes on waits for what never comes."""
+    told = problems.result_unknown(key=None, operation=None, retry_after_ms=1, is_looked_up=is_looked_up)
+    assert words in told.message
+
+
 def test_read_without_an_answer_says_nothing_of_what_it_asked_about() -> None:
     """Its 503 must not be read as the payment's end: it may have been executed long ago."""
     told = problems.read_failed(retry_after_ms=1, why="eof")

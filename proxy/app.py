@@ -297,6 +297,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], read_again: Read
     signals.ignore_meaningless()
     signals.hold_reload()
     if settings.workers == 1:
+        signals.end_at_once()
         return loops.run(serve(settings, announce=announce, read_again=read_again))
 
     def work(worker: Worker) -> int:

@@ -303,7 +303,8 @@ class SettleRun(Struct, frozen=True):
 
 def _last_known(tables: Tables, operation: Operation) -> Baseline:
     """What has to be newer than an answer without a version: the resource as it was known by then (U3)."""
-    row = tables.subject(operation.scope, operation.subject) if operation.subject else None
+    thing = operation.subject if operation.acts_on_existing else None
+    row = tables.subject(operation.scope, thing) if thing else None
     return operation.baseline if row is None or row.latest is None else baseline_of(row)
 
 

@@ -68,6 +68,7 @@ class Resolver:
     _asking: set[asyncio.Task[object]] = field(default_factory=set)
     _hints: dict[OperationId, Operation] = field(default_factory=dict)
     _turn: bool = False
+    _onward: str | None = None
     _seen_wall_ms: int = 0
     _seen_boot_ms: int = 0
 
@@ -119,14 +120,20 @@ class Resolver:
         if self._seen_wall_ms == 0:
             await self._learn_the_time()
         due_before_ms = self._wall_ms() + self._stepped_back_ms()
-        page = await self.store.find(Query(due_before_ms=due_before_ms, oldest_first=self._turn, limit=PAGE))
+        cursor = self._onward if self._turn else None
+        query = Query(due_before_ms=due_before_ms, oldest_first=self._turn, limit=PAGE, cursor=cursor)
+        page = await self.store.find(query)
         is_full = len(page.operations) == PAGE
+        is_whole = cursor is None and not is_full
         self.backlog = (
-            await self.store.count_due(before_ms=due_before_ms) if is_full else len(page.operations)
+            len(page.operations) if is_whole else await self.store.count_due(before_ms=due_before_ms)
         )
         wanted = [(one, True) for one in hinted] + [(one, False) for one in page.operations]
+        made = await self._look_up_all(wanted)
+        if self._turn and made == 0:
+            self._onward = page.cursor  # what only others can ask for must not hide what is behind it
         # A page of what others look up, or put off, is no progress: going on at once would spin.
-        return await self._look_up_all(wanted) > 0 and is_full
+        return made > 0 and is_full
 
     @property
     def backlog_ends_in_ms(self) -> int:

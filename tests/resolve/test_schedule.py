@@ -231,6 +231,20 @@ async def test_a_host_without_the_credential_leaves_the_lookup_to_one_that_has_i
     assert len(fleet.platform.at) == 1
 
 
+async def test_what_no_host_has_the_credential_for_hides_nothing_meanwhile() -> None:
+    """U8: pages of the oldest and the newest alone would be full of it for as long as it is left to others."""
+    fleet = Fleet(processing)
+    fleet.resolvers[0].authorization = lambda scope: None if scope.merchant == "other" else b"Bearer x"
+    for number in range(241):
+        one = due(operation(f"N{number:03}"), fleet.clock)
+        await fleet.put(one if number == 120 else replace(one, scope=replace(one.scope, merchant="other")))
+        fleet.clock.advance(1)
+
+    await fleet.run(for_ms=30 * SECOND)
+
+    assert {target for _at, target in fleet.platform.at} == {"/v1/payments?merchant_order_no=N120"}
+
+
 async def test_a_dead_leaders_operation_becomes_unknown_and_is_looked_up() -> None:
     fleet = Fleet(lambda _target: listed(payment("O", "succeeded", version=1)))
     one = replace(operation("O", state=State.IN_FLIGHT), lease_epoch="boot-0", tracked=True)

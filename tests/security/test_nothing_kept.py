@@ -20,7 +20,8 @@ from tests.e2e.stage import LOOKUPS, Stage
 from tests.stores.redis_server import Server
 from tests.wire.peers import Close, Hang, RawPlatform, Reset, Script, Send, answer, chunked
 
-NUMBER, GROUPED, CODE, HOLDER = "4242424242424242", "4242 4242 4242 4242", "98761", "TEST HOLDER"
+NUMBER, GROUPED, HOLDER = "4242424242424242", "4242 4242 4242 4242", "TEST HOLDER"
+CODE = "Cvc98761"  # with letters: five digits alone also stand in some sum of seconds, or some instant, by chance
 TOKEN, COOKIE, CONFIGURED = "sk_test_SECRET1", "session=SECRET2", "sk_test_SECRET3"
 ADMIN, SIGNING, FINGERPRINTS = "admin-SECRET4", "whsec_SECRET5", "fingerprint-secret-SECRET6-of-32-bytes"
 UNWANTED = (NUMBER, GROUPED, CODE, HOLDER, "SECRET")

@@ -211,7 +211,8 @@ def what_was_sent_was_recorded_first(index: Index) -> Iterator[Violation]:
     for path, key in sorted(arrivals.keys() - index.stored.keys()):
         if index.memory.is_forgotten(arrivals[path, key]):
             continue  # D3: kept in memory, and its process ended while the store was away
-        yield Violation("recorded before sent", key, f"{path}: the bank saw it, the store has no operation")
+        seen = "; ".join(index.memory.story_of(one) for one in arrivals[path, key])
+        yield Violation("recorded before sent", key, f"{path}: the store has no operation. {seen}")
 
 
 def what_was_told_is_remembered(index: Index) -> Iterator[Violation]:

@@ -82,6 +82,21 @@ class Memory:
             for one in found
         )
 
+    def story_of(self, arrival: Arrival) -> str:
+        """Who sent it, and what has to be known to judge that, for a person."""
+        call = self.calls.get(arrival.call or 0)
+        sidecar = self.sidecars.get(arrival.call or 0) or (call.sidecar if call else "nobody")
+        how = "forwarded" if self.was_forwarded(arrival) else "not forwarded"
+        end = next(
+            (one.at_ms for one in self.logs.ends if one.sidecar == sidecar and one.at_ms >= arrival.at_ms),
+            None,
+        )
+        trouble = [span for span in self.spans if span[0] <= arrival.at_ms <= span[1]]
+        return (
+            f"call {arrival.call} by {sidecar}, {how}, at {arrival.at_ms}, answered {arrival.answer}, "
+            f"process ended at {end}, store in trouble {trouble or 'never then'}"
+        )
+
     def has_forgotten(self, order: str) -> bool:
         """Whether all that made this order's payment was forwarded, and forgotten."""
         return self.is_forgotten(self.makers.get(order, ()))

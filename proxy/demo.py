@@ -25,7 +25,7 @@ environment: test
 upstream: {{url: "{upstream}", authorization: "Bearer {credential}"}}
 store: {{url: "{store}"}}
 # Short waits, so that a demonstration takes seconds; the platform contract asks for 20 s and 1 s.
-retry: {{attempt_timeout: 1s, base: 50ms, jitter_max: 20ms}}
+retry: {{attempt_timeout: 3s, base: 50ms, jitter_max: 20ms}}
 log: {{level: error, format: text}}
 """
 

@@ -32,7 +32,7 @@ from proxy.sandbox.server import Sandbox
 CALL_TIMEOUT_S: Final = 30.0
 """How long the merchant's program waits; a proxy under demo answers within a few seconds."""
 
-SEEN_TIMEOUT_S: Final = 5.0
+SEEN_TIMEOUT_S: Final = 20.0
 POLL_S: Final = 0.005
 GAP_TOLERANCE_S: Final = 0.01
 """Timers may fire a clock tick early."""

@@ -211,7 +211,7 @@ SCENARIOS: Final = (
         "S5",
         "same key from two hosts at once",
         (
-            on_create(fault="delay", seconds=0.5),
+            on_create(fault="delay", seconds=1.0),
             SendTogether(create(paid(201)), 2, frozenset({200, 201})),
         ),
         (created(201),),

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 ATTEMPTS_MAX = 3
-ATTEMPT_TIMEOUT_S = 1.0
+ATTEMPT_TIMEOUT_S = 3.0
 PAUSE_S = 0.01
 FINAL = {"succeeded", "failed", "canceled", "expired"}
 SAFE = ("merchant_order_no", "merchant_refund_no", "payment_id", "amount", "currency")

@@ -125,7 +125,7 @@ def nobody_is_told_not_done_about_an_effect(index: Index) -> Iterator[Violation]
                     "never 'not done' about an effect",
                     key,
                     f"call {call.n} ({call.caller}, {call.began_ms} to {call.ended_ms}) was told {how};"
-                    f" {entry.kind} at {entry.at_ms}, asked for at {sent_ms}",
+                    f" {entry.kind} at {entry.at_ms}, asked for at {sent_ms} by call {sent and sent.call}",
                 )
 
 

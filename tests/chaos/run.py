@@ -171,19 +171,23 @@ async def _settled(made: World) -> tuple[float | None, list[Stored]]:
     loop = asyncio.get_running_loop()
     began = loop.time()
     found: list[Stored] = []
+    owed: float | None = None
     asked: set[str] = set()
     while loop.time() - began < SETTLE_S:
         await asyncio.sleep(LOOK_S)
+        owed = await made.owed()  # asked first: what is written meanwhile is in the ledger that is read then
         read = await made.operations()
         if read is None:
             continue
         found = read
         open_ones = [one for one in found if one.state not in AT_REST]
-        if not open_ones:
+        if not open_ones and owed == 0:
             return loop.time() - began, found
         if loop.time() - began > SETTLE_S / 3:
             for one in open_ones[:20]:
                 made.counts[ASKED] += one.id not in asked
                 asked.add(one.id)
                 await made.ask(f"/operations/{one.id}/lookup", method="POST", body=b"{}")
+    if owed != 0:
+        made.incidents.append(f"owed writes, long after the last fault: {owed}")
     return None, found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import ssl
 import sys
@@ -31,6 +32,7 @@ from tests.stores.redis_server import Server, free_port
 
 SECRET: Final = "whsec_chaos"
 PAGE: Final = 200
+OWED: Final = re.compile(rb"^safepost_owed_writes(?:\{[^}]*\})? (\S+)$", re.M)
 TAG: Final = "default/test"  # the scope that all of a run's operations are in
 FLEETS: Final[dict[str, Callable[[Path], Fleet]]] = {
     "sentinel": FailoverPair,
@@ -103,6 +105,17 @@ class World:
             if told.json["cursor"] is None:
                 return found
             cursor = f"&cursor={told.json['cursor']}"
+
+    async def owed(self) -> float | None:
+        """Writes that sidecars have in memory alone until the store takes them; None where one does not say."""
+        total = 0.0
+        for sidecar in self.sidecars:
+            told = await asked(sidecar.admin, "/metrics")
+            found = OWED.search(told.body) if told is not None else None
+            if found is None:
+                return None
+            total += float(found[1])
+        return total
 
     async def fault(self, rules: list[dict[str, Any]]) -> None:
         """Arm faults at the platform, past the lines."""

@@ -6,6 +6,7 @@ Each promise is judged by what the bank did and by what callers were told, never
 from __future__ import annotations
 
 import json
+from bisect import insort
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -264,14 +265,13 @@ class Checks:
 
     # --- lookups ----------------------------------------------------------------------------------------------
 
-    def missed(self, operations: tuple[OperationId, ...]) -> None:
-        """A lookup for these found nothing, or nothing newer."""
+    def missed(self, operations: tuple[OperationId, ...], *, at_ms: int) -> None:
+        """A lookup for these found nothing, or nothing newer, and is about to be written."""
         for identity in operations:
-            self.looked_ms[identity] = self.world.now_ms
+            self.looked_ms[identity] = at_ms
             record = self.ledger.operations.get(identity)
             if record is not None:
-                seen = self.misses.setdefault((identity, record.attempt_count), [])
-                seen.append(self.world.now_ms)
+                insort(self.misses.setdefault((identity, record.attempt_count), []), at_ms)
 
     def _absent(self, record: Operation) -> None:
         """U8: three misses since the last attempt, at least ten seconds apart."""

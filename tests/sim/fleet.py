@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from proxy.core.bodies import Mistake, read_json
 from proxy.core.classify import read_object
@@ -98,6 +100,7 @@ class Fleet:
         route = self.setting.route(KINDS[task.operation.route])
         target = lookup_target(task.operation, route)
         result: WireResult = MaybeSent(MaybeSentReason.TIMEOUT, Phase.WAITING)
+        missed: Callable[[], None] | None = None
         if target is None:
             verb = EndLookup(task, LookupFailed("no way to ask"), LOOKUPS)
         else:
@@ -116,10 +119,11 @@ class Fleet:
             read = read_lookup(result, task.operation, route, self.setting.platform, seen_ms=seen_ms)
             verb = EndLookup(task, read, LOOKUPS)
             if isinstance(read, Missed | Found):
-                self.checks.missed(tuple(identity for identity, _ in task.fences))
+                looked_up = tuple(identity for identity, _ in task.fences)
+                missed = partial(self.checks.missed, looked_up, at_ms=self.world.now_ms)
             if self.world.tracing:
                 self.world.note(f"lookup {target.decode()} -> {read}")
-        self.store.ask(verb, _ignored)
+        self.store.ask(verb, _ignored, begins=missed)
 
     # --- events (U4) ------------------------------------------------------------------------------------------
 

@@ -76,9 +76,17 @@ class SimStore:
         self.ledger.before = self._begins
 
     def ask(
-        self, verb: Verb[object], answered: Answered, *, looked: Callable[[], None] | None = None
+        self,
+        verb: Verb[object],
+        answered: Answered,
+        *,
+        begins: Callable[[], None] | None = None,
+        looked: Callable[[], None] | None = None,
     ) -> None:
-        """One step; `answered` is given its result or `Unavailable`. `looked`: at the step itself."""
+        """One step; `answered` is given its result or `Unavailable`.
+
+        Args: begins: called before the step, if it comes to it; looked: after it, if it is not late.
+        """
         world = self.world
         fault = "down" if world.now_ms < self.down_until_ms else world.fault("store")
         if self.flaky_permille and not world.calm and world.chance.hits(self.flaky_permille):
@@ -92,8 +100,10 @@ class SimStore:
             return
         if fault == "slow":
             world.after(TIMEOUT_MS, lambda: answered(Unavailable(True)))
-            world.after(TIMEOUT_MS + world.chance.between(1, 15_000), lambda: self._late(verb))
+            world.after(TIMEOUT_MS + world.chance.between(1, 15_000), lambda: self._late(verb, begins))
             return
+        if begins is not None:
+            begins()
         result = self.do(verb)
         if looked is not None:
             looked()
@@ -107,7 +117,9 @@ class SimStore:
         if not self.world.calm:
             self.down_until_ms = self.world.now_ms + self.world.chance.between(500, 30_000)
 
-    def _late(self, verb: Verb[object]) -> None:
+    def _late(self, verb: Verb[object], begins: Callable[[], None] | None) -> None:
+        if begins is not None:
+            begins()
         self.do(verb)
 
     def do(self, verb: Verb[object]) -> object:

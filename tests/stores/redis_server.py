@@ -39,8 +39,9 @@ def redis_binary() -> str:
     return shutil.which("redis-server") or valkey_binary()
 
 
-_BELOW_OUTGOING = range(20_000, 32_000)
-"""Linux gives the ports from 32,768 on to outgoing connections: one would have it before a server is started."""
+_BELOW_OUTGOING = range(12_000, 22_000)
+"""Linux gives the ports from 32,768 on to outgoing connections: one would have it before a server is started. A
+node of a cluster takes the port 10,000 above its own, too."""
 _turns = itertools.count(os.getpid() * 97)  # processes that test side by side begin apart
 
 

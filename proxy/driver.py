@@ -208,8 +208,16 @@ class Driver:
         return event
 
     async def _write(self, run: Run, verb: SettleRun | UpdateFromRepeat) -> Event:
-        """A write that is owed to the ledger: if the store fails now, it is tried until it holds (D3)."""
-        event = await self._transact(run, verb)
+        """A write that is owed to the ledger: if the store fails now, it is tried until it holds (D3).
+
+        What was sent for the same key without the store comes first: with it, the run can't end as not executed.
+        """
+        try:
+            if verb.state is State.NOT_EXECUTED:
+                await self.owed.take_back(run.claim)
+            event = await self._transact(run, verb)
+        except StoreUnavailable as error:
+            event = self._failed(run, error)
         if isinstance(event, StoreFailed):
             self.owed.add(verb)
         return event
@@ -225,8 +233,10 @@ class Driver:
         try:
             return await self.store.transact(verb)
         except StoreUnavailable as error:
-            held = self.clock.monotonic_ms() < run.lease_until_ms
-            return StoreFailed(str(error), lease_held=held)
+            return self._failed(run, error)
+
+    def _failed(self, run: Run, error: StoreUnavailable) -> StoreFailed:
+        return StoreFailed(str(error), lease_held=self.clock.monotonic_ms() < run.lease_until_ms)
 
     def _leased(self, run: Run, before_ms: int) -> None:
         run.renewed_ms = before_ms

@@ -302,7 +302,16 @@ class Sidecar:
                 return
             self._step(run, cast(Event, result))
 
-        self._ask(run, verb, written)
+        def taken_back(result: object) -> None:
+            if isinstance(result, Unavailable):
+                written(result)
+            else:
+                self._ask(run, verb, written)
+
+        if verb.state is State.NOT_EXECUTED:
+            self._drive(self.owed.take_back(run.claim), taken_back)
+        else:
+            self._ask(run, verb, written)
 
     def _withdraw(self, run: Run) -> None:
         verb = WithdrawClaim(run.claim, run.owner)

@@ -656,7 +656,7 @@ async def test_cluster_failover_is_followed(tmp_path: Path, stores: Stores) -> N
 
     A Cluster can't be waited for: what its replica had not got yet is put back from the journal, and says so (D6).
     """
-    cluster = FailoverCluster(tmp_path / "cluster", tag=tag_of(SCOPE))
+    cluster = FailoverCluster(tmp_path / "cluster", tag=tag_of(SCOPE), may_lose=True)
     try:
         await asyncio.to_thread(cluster.start)
         store = await stores.open(cluster.url, timeout_ms=10_000, journal=tmp_path / "journal")

@@ -278,11 +278,20 @@ def submission_has_one_key(index: Index) -> Iterator[Violation]:
     """K3: until a definite failure was given to a caller, a submission's made key is the same."""
     keys: dict[str, set[str]] = defaultdict(set)
     for call in index.logs.calls:
-        if call.key is None and call.told_key is not None and call.operation is not None:
+        is_made = call.key is None and call.told_key is not None and call.operation is not None
+        if is_made and call.told_key is not None and not _lay_waiting(index, call):
             keys[call.submission].add(call.told_key)
     for submission, told in keys.items():
         if len(told) > 1:
             yield Violation("one key for a submission", submission, f"told {', '.join(sorted(told))}")
+
+
+def _lay_waiting(index: Index, call: Call) -> bool:
+    """Perhaps in the socket of a process that stood still: it counts from when that went on (guarantees.md)."""
+    return any(
+        one.what == "frozen" and one.began_ms <= call.ended_ms and one.ended_ms >= call.began_ms
+        for one in index.logs.troubles
+    )
 
 
 def key_is_sent_with_one_body(index: Index) -> Iterator[Violation]:
@@ -321,7 +330,8 @@ def burst_has_one_outcome(index: Index) -> Iterator[Violation]:
     """P4: of calls sent at one moment with one key, none is told of another object or another operation."""
     groups: dict[int, list[Call]] = defaultdict(list)
     for call in index.logs.calls:
-        if call.group is not None and call.operation is not None and call.code is None:
+        is_told = call.group is not None and call.operation is not None and call.code is None
+        if is_told and call.group is not None and not (call.key is None and _lay_waiting(index, call)):
             groups[call.group].append(call)
     for group, calls in groups.items():
         operations = {call.operation for call in calls}

@@ -226,6 +226,13 @@ DOCTORED = {
         with_calls(call(key=None), call(2, key=None, told_key="payment.create:ORD-1:2")),
         "one key for a submission",
     ),
+    "key changed while the store was away": (
+        replace(
+            with_calls(call(key=None), call(2, key=None, told_key="payment.create:ORD-1:2")),
+            troubles=[Trouble(900, 3_900, "fill")],
+        ),
+        "one key for a submission",
+    ),
     "other body under a key": (
         replace(
             HONEST,
@@ -270,6 +277,13 @@ def test_every_check_bites_on_some_doctored_log() -> None:
 
 
 FAIR = {
+    "key changed for a call that lay in a stopped process's socket": replace(
+        with_calls(
+            call(key=None),
+            call(2, key=None, began_ms=2_500, ended_ms=4_000, told_key="payment.create:ORD-1:2"),
+        ),
+        troubles=[Trouble(2_400, 3_900, "frozen")],
+    ),
     "forwarded, and forgotten with its process": FORWARDED,
     "forwarded after the store had been silent for its time limit": replace(
         FORWARDED,

@@ -289,8 +289,7 @@ def submission_has_one_key(index: Index) -> Iterator[Violation]:
 def _lay_waiting(index: Index, call: Call) -> bool:
     """Perhaps in the socket of a process that stood still: it counts from when that went on (guarantees.md)."""
     return any(
-        one.what == "frozen" and one.began_ms <= call.ended_ms and one.ended_ms >= call.began_ms
-        for one in index.logs.troubles
+        one.what == "frozen" and call.began_ms <= one.ended_ms <= call.ended_ms for one in index.logs.troubles
     )
 
 

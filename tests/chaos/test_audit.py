@@ -226,6 +226,13 @@ DOCTORED = {
         with_calls(call(key=None), call(2, key=None, told_key="payment.create:ORD-1:2")),
         "one key for a submission",
     ),
+    "key changed for a call that was answered while another process stood still": (
+        replace(
+            with_calls(call(key=None), call(2, key=None, told_key="payment.create:ORD-1:2")),
+            troubles=[Trouble(900, 3_900, "frozen")],
+        ),
+        "one key for a submission",
+    ),
     "key changed while the store was away": (
         replace(
             with_calls(call(key=None), call(2, key=None, told_key="payment.create:ORD-1:2")),

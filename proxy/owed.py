@@ -7,13 +7,14 @@ runs out and it is unknown: doubt is never lost, only certainty.
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 
 from proxy.core.admit import AdmitUnrecorded
 from proxy.core.messages import Claim, SeqKey
 from proxy.core.model import Owner
 from proxy.core.reserve import WithdrawClaim
 from proxy.core.tables import Verb
-from proxy.ports import Store, StoreUnavailable
+from proxy.ports import RowUnreadable, Store, StoreUnavailable
 
 OWED_MAX = 10_000
 """More calls than that are refused while the store is away: what can't be written must not be sent."""
@@ -76,13 +77,18 @@ class OwedWrites:
                     self._written(number)
 
     async def pay(self) -> bool:
-        """Write what is owed, oldest first. True when nothing is owed any more."""
+        """Write what is owed, oldest first. True when nothing is owed any more.
+
+        What meets a damaged record stays owed, and holds nothing else up.
+        """
         try:
             for identity in tuple(self._unused):
-                await self._withdraw_all(identity)
+                with suppress(RowUnreadable):
+                    await self._withdraw_all(identity)
             for number, verb in tuple(self._verbs.items()):
-                await self._store.transact(verb)
-                self._written(number)
+                with suppress(RowUnreadable):
+                    await self._store.transact(verb)
+                    self._written(number)
         except StoreUnavailable:
             return False
         return not len(self)

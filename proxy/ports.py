@@ -213,6 +213,10 @@ class StoreUnavailable(Exception):
         self.may_have_happened = may_have_happened
 
 
+class RowUnreadable(StoreUnavailable):
+    """A stored row that can't be understood: damaged, or written by a newer Safepost. Others are not harmed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """Which operations `find` lists, newest first unless `oldest_first`. None means any.

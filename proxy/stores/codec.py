@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from proxy.core.model import Operation, Subject
-from proxy.ports import StoreUnavailable
+from proxy.ports import RowUnreadable
 
 FORMAT = 1
 _HEAD = struct.Struct("<BI")  # format tag, CRC-32 of the rest
@@ -24,10 +24,6 @@ Row = TypeVar("Row", Operation, Subject)
 _encoder = msgspec.msgpack.Encoder()
 _operations = msgspec.msgpack.Decoder(Operation)
 _subjects = msgspec.msgpack.Decoder(Subject)
-
-
-class RowUnreadable(StoreUnavailable):
-    """A stored row that can't be understood: damaged, or written by a newer Safepost."""
 
 
 def pack(row: Operation | Subject) -> bytes:

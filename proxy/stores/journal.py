@@ -26,8 +26,8 @@ from pathlib import Path
 
 from proxy.core.model import EntryKind, Guard, Handle, Now, Operation, OperationId, Scope, Subject, replace
 from proxy.core.tables import Tables, listed, told
-from proxy.ports import StoreUnavailable
-from proxy.stores.codec import RowUnreadable, pack, unpack_operation
+from proxy.ports import RowUnreadable, StoreUnavailable
+from proxy.stores.codec import pack, unpack_operation
 from proxy.stores.sqlite_writer import IDLE_S, Worker
 
 SLOTS = 64  # workers of one host

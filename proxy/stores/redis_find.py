@@ -11,8 +11,7 @@ from contextlib import suppress
 from itertools import islice
 
 from proxy.core.model import Handle, Now, Operation, OperationId, Subject
-from proxy.ports import Holdings, Page, Query
-from proxy.stores.codec import RowUnreadable
+from proxy.ports import Holdings, Page, Query, RowUnreadable
 from proxy.stores.paging import Place, cursor_of, limit_of, matches, page_of, place_of
 from proxy.stores.redis_link import Link
 from proxy.stores.redis_rows import SCOPES, Argument, Held, Names, held_in, names_of, operation_in, subject_in

@@ -18,10 +18,10 @@ import msgspec
 
 from proxy.core.model import Now, Operation, OperationId, Subject
 from proxy.core.tables import Verb
-from proxy.ports import Clock, Holdings, Page, Query, StoreReport, StoreUnavailable
+from proxy.ports import Clock, Holdings, Page, Query, RowUnreadable, StoreReport, StoreUnavailable
 from proxy.stores import purging, secret
 from proxy.stores.batch import Batcher
-from proxy.stores.codec import Row, RowUnreadable, unpack_operation, unpack_subject
+from proxy.stores.codec import Row, unpack_operation, unpack_subject
 from proxy.stores.notices import Notice, NoticeKind, Notify, damage, unheard
 from proxy.stores.paging import Place, limit_of, page_of, place_of
 from proxy.stores.purging import ClockTrust, PurgeOperations, PurgeSubjects, Reading
@@ -205,7 +205,7 @@ class SqliteStore:
 
     async def ping(self) -> None:
         """The disk is written too: readiness for payments means that a claim can be made durable."""
-        await self._write(lambda writing: _touch(writing, self._clock.wall_ms()), "ping")
+        await self._with_writer(lambda writer: writer.touch(patience_ms=self._timeout_ms), "ping")
 
     def secrets(self) -> tuple[secret.Secret, ...]:
         return self._secrets
@@ -281,20 +281,19 @@ class SqliteStore:
 
     async def _write(self, step: Callable[[sqlite3.Connection], Result], doing: str) -> Result:
         """A step outside the ledger's rows, in a transaction of its own."""
+        return await self._with_writer(lambda writer: writer.alone(step, patience_ms=self._timeout_ms), doing)
+
+    async def _with_writer(self, step: Callable[[Writer], Result], doing: str) -> Result:
         writer = self._writer
         if writer is None:
             raise StoreUnavailable(f"{self.path}: the ledger is not open")
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
-                return await writer.worker.call(lambda: writer.alone(step, patience_ms=self._timeout_ms))
+                return await writer.worker.call(lambda: step(writer))
         except TimeoutError as error:
             raise StoreUnavailable(f"{self.path}: {doing} took over {self._timeout_ms} ms") from error
         except sqlite3.Error as error:
             raise explain(error, self.path, f"writing the ledger ({doing})") from error
-
-
-def _touch(writing: sqlite3.Connection, wall_ms: int) -> None:
-    writing.execute(SQL["put_meta"], {"name": "ping", "value": wall_ms.to_bytes(8, "big")})
 
 
 def _keep_reading(writing: sqlite3.Connection, *, reading: Reading | None) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from proxy.core.model import Handle, Operation, OperationId, Scope, State, Subject
-from proxy.stores.codec import Row, RowUnreadable, pack, unpack_operation, unpack_subject
+from proxy.ports import RowUnreadable
+from proxy.stores.codec import Row, pack, unpack_operation, unpack_subject
 from proxy.stores.rows import Changes, SubjectKey, due_ms, is_purgeable, money_of, oldest_ms
 from proxy.stores.sqlite_file import SQL, for_rows
 

@@ -8,7 +8,6 @@ as one of its verbs has time left.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import queue
 import sqlite3
 import threading
@@ -21,7 +20,7 @@ from proxy.ports import Clock, StoreUnavailable
 from proxy.stores.batch import Done, Job, Outcome
 from proxy.stores.notices import Notice, NoticeKind, Notify
 from proxy.stores.rows import VerbTables
-from proxy.stores.sqlite_file import JOURNAL_BYTES_KEPT, OpenedFiles, explain, is_busy, wal_of
+from proxy.stores.sqlite_file import JOURNAL_BYTES_KEPT, SQL, OpenedFiles, connect, explain, is_busy, wal_of
 from proxy.stores.sqlite_rows import FileRows
 
 Result = TypeVar("Result")
@@ -98,6 +97,7 @@ class Writer:
         self._notify = notify
         self._loop = asyncio.get_running_loop()
         self._connection: sqlite3.Connection | None = None
+        self._mover: sqlite3.Connection | None = None  # moves the log while `_connection` has the write lock
         self._rows: FileRows | None = None
         self._files = OpenedFiles(path)
         self._rows_since_checkpoint = 0
@@ -107,6 +107,7 @@ class Writer:
     def attach(self, connection: sqlite3.Connection) -> None:
         """In the worker's thread: write through this connection from now on."""
         self._connection = connection
+        self._mover = connect(self._path)
         self._rows = FileRows(connection)
         self._files.check()
 
@@ -187,27 +188,41 @@ class Writer:
         begun.extend(job for job in group if job.begin())
         return [Outcome(job, error=_copy(error)) for job in begun]
 
-    def tidy(self, *, idle: bool = False) -> None:
-        """Move the log into the file, so that it starts over instead of growing (O-57).
+    def touch(self, *, patience_ms: int) -> None:
+        """In the worker's thread: a commit that changes nothing of the ledger's.
 
-        While verbs come in, only what can be had without waiting, unless the log has grown large although
-        nobody reads: other processes then add to it as fast as it is moved, and have to stand still for once.
+        Raises: sqlite3.Error; StoreUnavailable.
         """
-        connection = self._connection
-        if connection is None:
+        value = self._clock.wall_ms().to_bytes(8, "big")
+        self.alone(
+            lambda writing: writing.execute(SQL["put_meta"], {"name": "ping", "value": value}),
+            patience_ms=patience_ms,
+        )
+
+    def tidy(self, *, idle: bool = False) -> None:
+        """Move the log into the file; the next commit then starts it over, unless somebody reads it (O-57).
+
+        The write lock is held meanwhile. In SQLite before 3.51.3 a commit that starts the log over just as a
+        checkpoint begins can make it count frames as moved that were not, and what they hold is lost: claims that
+        were committed (docs/decisions/0014).
+        """
+        connection, mover = self._connection, self._mover
+        if connection is None or mover is None:
             return
-        self._rows_since_checkpoint = 0
         try:
-            frames, moved = _checkpoint(connection, "PASSIVE")
+            if not _lock(connection, lambda: True):
+                return  # another process writes; the next group, or the next idle moment, tries again
+            try:
+                _, frames, moved = mover.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            finally:
+                connection.execute("ROLLBACK")
+            self._rows_since_checkpoint = 0
             page_bytes: int = connection.execute("PRAGMA page_size").fetchone()[0]
-            is_large = frames * page_bytes > JOURNAL_BYTES_KEPT
-            if idle and wal_of(self._path).stat().st_size > JOURNAL_BYTES_KEPT:
-                frames, moved = _checkpoint(connection, "TRUNCATE")
-            elif is_large and not self.is_starved:
-                frames, moved = _checkpoint(connection, "RESTART")
-        except (sqlite3.Error, OSError):
+            held = max(frames - moved, 0) * page_bytes
+            if idle and not held and wal_of(self._path).stat().st_size > JOURNAL_BYTES_KEPT:
+                self.touch(patience_ms=0)  # it starts the log over, and cuts it to `journal_size_limit`
+        except (sqlite3.Error, OSError, StoreUnavailable):
             return  # the next commit meets the same trouble and reports it
-        held = max(frames - moved, 0) * page_bytes
         if held > STARVED_BYTES and not self.is_starved:
             self.is_starved = True
             self._tell(
@@ -226,19 +241,14 @@ class Writer:
         self._loop.call_soon_threadsafe(self._notify, Notice(kind, text))
 
     def detach(self) -> None:
-        """In the worker's thread: leave the file whole, its log empty where there is room, and let go of it."""
-        connection, self._connection, self._rows = self._connection, None, None
-        if connection is None:
-            return
-        with contextlib.closing(connection), contextlib.suppress(sqlite3.Error, OSError):
-            # A full or broken disk: all that was committed is in the log, and the next start takes it from there.
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        """In the worker's thread: let go of the file. Who is the last to do so leaves it whole, without a log.
 
-
-def _checkpoint(connection: sqlite3.Connection, mode: str) -> tuple[int, int]:
-    """Frames in the log, and how many of them are in the ledger now."""
-    _, frames, moved = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-    return frames, moved
+        Not on a full or broken disk: all that was committed is in the log, and the next start takes it from there.
+        """
+        for connection in (self._mover, self._connection):
+            if connection is not None:
+                connection.close()
+        self._mover = self._connection = self._rows = None
 
 
 def _lock(connection: sqlite3.Connection, is_too_late: Callable[[], bool]) -> bool:

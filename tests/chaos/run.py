@@ -124,6 +124,7 @@ async def _play(plan: Plan, folder: Path) -> Report:
         settle_s, store = await _settled(made_world)
         for sidecar in made_world.sidecars:
             await sidecar.close()
+        made_world.incidents += await asyncio.to_thread(made_world.ledger_faults)
         bank = await made_world.close_platform()
         for line in made_world.lines:
             made_world.counts.update({f"line {flaw}": count for flaw, count in line.counts.items()})

@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import signal
+import sqlite3
 import ssl
 import sys
 from collections import Counter
@@ -116,6 +117,15 @@ class World:
                 return None
             total += float(found[1])
         return total
+
+    def ledger_faults(self) -> list[str]:
+        """What SQLite's own check finds in the embedded store's file, once nobody has it open."""
+        file = self.disk.folder / "ledger.db" if self.disk is not None else None
+        if file is None or not file.exists():
+            return []
+        with contextlib.closing(sqlite3.connect(file)) as ledger:
+            found = [str(row[0]) for row in ledger.execute("PRAGMA integrity_check(5)")]
+        return [f"the ledger's file: {fault}" for fault in found if fault != "ok"]
 
     async def fault(self, rules: list[dict[str, Any]]) -> None:
         """Arm faults at the platform, past the lines."""

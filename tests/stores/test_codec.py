@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from proxy.core.model import Operation, Scope, Subject, replace
-from proxy.stores.codec import FORMAT, RowUnreadable, pack, unpack_operation, unpack_subject
+from proxy.ports import RowUnreadable
+from proxy.stores.codec import FORMAT, pack, unpack_operation, unpack_subject
 from tests.contract.test_steps import full
 from tests.contract.values import operation
 

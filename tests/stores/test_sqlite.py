@@ -19,6 +19,7 @@ import pytest
 from proxy.clock import SystemClock
 from proxy.core.messages import Reserved
 from proxy.core.model import Operation, OperationId, replace
+from proxy.owed import OwedWrites
 from proxy.ports import Query, StoreUnavailable
 from proxy.stores import sqlite_writer
 from proxy.stores.notices import Notice, NoticeKind
@@ -207,9 +208,58 @@ async def test_reader_that_stays_starves_the_log_and_is_told(
     assert store.warnings() != ()
     await writer.worker.call(lambda: writer.tidy(idle=True))
     await asyncio.sleep(0)
-    assert wal_of(path).stat().st_size < JOURNAL_BYTES_KEPT
+    assert wal_of(path).stat().st_size <= JOURNAL_BYTES_KEPT
     assert [notice.kind for notice in notices] == [NoticeKind.WAL_STARVED, NoticeKind.WAL_EMPTIED]
     assert store.warnings() == ()
+
+
+async def test_log_is_moved_only_while_no_other_process_can_start_it_over(
+    path: Path, store: SqliteStore
+) -> None:
+    """D6: before 3.51.3 SQLite loses commits if a log is started over just as a checkpoint begins (0014)."""
+    await lead(store, "K-1")
+    writer = store._writer
+    assert writer is not None and writer._mover is not None
+    untouched_ns = _written_ns(path)
+    async with Holder(path):
+        await writer.worker.call(writer.tidy)
+        assert _written_ns(path) == untouched_ns
+    could_write: list[bool] = []
+    writer._mover.set_trace_callback(lambda _: could_write.append(_can_write(path)))
+    await writer.worker.call(writer.tidy)
+    assert _written_ns(path) > untouched_ns
+    assert could_write == [False]
+    assert _can_write(path)
+
+
+def _written_ns(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _can_write(path: Path) -> bool:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as other:
+        try:
+            other.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        other.execute("ROLLBACK")
+        return True
+
+
+async def test_owed_write_that_meets_a_damaged_record_holds_up_no_other(
+    path: Path, store: SqliteStore
+) -> None:
+    """D3: the doubt of all that came after it was kept from the ledger."""
+    owed = OwedWrites(store)
+    first, second = await lead(store, "K-1"), await lead(store, "K-2")
+    for leading in (first, second):
+        owed.add(Bump(SCOPE, leading.id))
+    spoil(path, first.id)
+    assert not await owed.pay()
+    assert len(owed) == 1
+    done = await store.load(second.id)
+    assert done is not None
+    assert done.fence == second.fence + 1
 
 
 def _with_body(row: Operation, body: bytes) -> Operation:

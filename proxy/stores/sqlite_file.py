@@ -16,14 +16,24 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 
 from proxy.ports import Clock, StoreUnavailable
+
+Result = TypeVar("Result")
 
 APPLICATION_ID = 0x5AFE9057
 BUSY_SLICE_MS = 50  # the longest wait for a lock in one go; callers look at their time limits in between
 CHECK_MS_MAX = 5_000  # of the quick check at open: refusing has to take less than 10 s (O-58)
 CHECK_STEPS = 20_000  # virtual machine steps between two looks at the clock
 JOURNAL_BYTES_KEPT = 32 * 1024 * 1024  # what stays of the WAL file after it grew (O-57 asks for under 64 MB)
+SETTINGS = (
+    "synchronous = FULL",
+    "wal_autocheckpoint = 0",  # the writer checkpoints between groups, never in one
+    f"journal_size_limit = {JOURNAL_BYTES_KEPT}",
+    "temp_store = MEMORY",
+    "cache_size = -32768",
+)
 
 ENDS = ("", "-wal", "-shm")  # of the names of a ledger's files
 
@@ -187,7 +197,7 @@ def open_ledger(
     patience = _Patience(clock, patience_ms)
     connection: sqlite3.Connection | None = None
     try:
-        connection = connect(path)
+        connection = patience.take(partial(connect, path))
         patience.take(partial(_use_wal, connection))
         _refuse_foreign(connection, path)
         notes = () if is_new else _quick_check(connection, path, clock)
@@ -204,7 +214,11 @@ def open_ledger(
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection with every setting that matters. A commit is on the disk when it returns (`FULL`)."""
+    """A connection with every setting that matters. A commit is on the disk when it returns (`FULL`).
+
+    Raises: sqlite3.Error. Some settings read the file: busy while another process has it for itself, which is to
+    leave it as the last one, or to take up a log that a crash left.
+    """
     connection = sqlite3.connect(
         path,
         timeout=BUSY_SLICE_MS / 1000,
@@ -212,13 +226,12 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=256,
     )
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer checkpoints between groups, never in one
-    connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_BYTES_KEPT}")
-    connection.execute("PRAGMA temp_store = MEMORY")
-    connection.execute("PRAGMA cache_size = -32768")
-    if read_only:
-        connection.execute("PRAGMA query_only = ON")
+    try:
+        for setting in (*SETTINGS, *(["query_only = ON"] if read_only else [])):
+            connection.execute(f"PRAGMA {setting}")
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
 
 
@@ -272,13 +285,14 @@ def _look_first(path: Path) -> bool:
         raise StoreUnavailable(
             f"{path}: {OPENING}: its directory does not exist. {UNHARMED} Make it, or correct store.url."
         )
+    log_bytes = _bytes_of(wal_of(path))  # first: another process that makes the file makes its log afterwards
+    if log_bytes and not _bytes_of(path):
+        raise StoreUnavailable(
+            f"{path}: {OPENING}: the file is {'empty' if path.exists() else 'gone'} but its log "
+            f"{wal_of(path).name} is still there. An empty ledger in its place would forget every payment in "
+            "doubt. Put the file back, or move the log away once you know what became of it."
+        )
     if not path.exists():
-        if wal_of(path).exists() and wal_of(path).stat().st_size:
-            raise StoreUnavailable(
-                f"{path}: {OPENING}: the file is gone but its log {wal_of(path).name} is still "
-                "there. An empty ledger in its place would forget every payment in doubt. Put the file back, "
-                "or move the log away once you know what became of it."
-            )
         if not os.access(directory, os.W_OK):
             raise StoreUnavailable(
                 f"{path}: {OPENING}: its directory is read-only for the user that runs Safepost. "
@@ -295,7 +309,15 @@ def _look_first(path: Path) -> bool:
             f"{path}: {OPENING}: the file can't be read and written by the user that runs Safepost. "
             f"{UNHARMED} Give it access to the file and its directory."
         )
-    return path.stat().st_size == 0
+    return not _bytes_of(path)
+
+
+def _bytes_of(path: Path) -> int:
+    """The file's size; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 class _Patience:
@@ -305,15 +327,13 @@ class _Patience:
         self._clock = clock
         self._until_ms = clock.monotonic_ms() + patience_ms
 
-    def take(self, step: Callable[[], None]) -> None:
+    def take(self, step: Callable[[], Result]) -> Result:
         while True:
             try:
-                step()
+                return step()
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or self._clock.monotonic_ms() >= self._until_ms:
                     raise
-            else:
-                return
 
 
 def is_busy(error: sqlite3.Error) -> bool:

@@ -133,6 +133,18 @@ async def test_open_file_gone_while_its_log_remains_is_refused(log_alone: Path) 
     assert content(log_alone) is None
 
 
+@pytest.fixture
+def emptied(log_alone: Path) -> Path:
+    log_alone.touch()
+    return log_alone
+
+
+async def test_open_file_emptied_while_its_log_remains_is_refused(emptied: Path) -> None:
+    """O-58: SQLite takes it for a new file and drops the log: a ledger without the claims began in its place."""
+    assert "the file is empty but its log" in await refusal(emptied)
+    assert content(emptied.with_name("ledger.db-wal")) == b"log of a ledger"
+
+
 async def test_open_directory_in_the_files_place_is_refused(tmp_path: Path) -> None:
     told = await refusal(tmp_path)
     assert "it is a directory" in told
@@ -146,6 +158,30 @@ async def test_open_while_another_process_holds_the_lock_waits(path: Path) -> No
         store = store_at(path)
         await store.open()
         await store.close()
+
+
+class LeftWhenAwaited(SystemClock):
+    """Has the other leave the file once somebody waits for it, which is when the time is asked for again."""
+
+    def __init__(self, other: sqlite3.Connection) -> None:
+        super().__init__()
+        self._other = other
+        self._asked = 0
+
+    def monotonic_ms(self) -> int:
+        self._asked += 1
+        if self._asked == 2:
+            self._other.close()
+        return super().monotonic_ms()
+
+
+async def test_open_while_another_process_has_the_file_for_itself_waits(path: Path) -> None:
+    """O1: as the last to leave it, or taking up what a crash left; a start beside that ended after 50 ms."""
+    await fill(path, count=1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        open_ledger(path, LeftWhenAwaited(other), patience_ms=5_000).connection.close()
 
 
 @contextmanager

@@ -294,7 +294,7 @@ class Link(asyncio.Protocol):
     def _remember_session(self) -> None:
         tls: ssl.SSLObject = self._transport.get_extra_info("ssl_object")
         if isinstance(tls.context, ResumingContext):
-            tls.context.remember(tls.session)
+            tls.context.remember(tls, now_s=self._loop.time())
 
     def _whole(self) -> Answered:
         reader, parts = self.reader, self._parts

@@ -9,6 +9,11 @@ from pathlib import Path
 
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
+LOOK_S = 300.0
+"""Between two looks at a connection's session. Each loses some 5 KB for good in Python before 3.12.8 and 3.13.1
+(python/cpython 116810), which with one for each connection takes all memory in the end; so does this, in years.
+Many servers honour a session for as long (nginx: 5 min)."""
+
 
 class TlsFilesUnusable(ValueError):
     """A certificate, key or CA file that can't be used; the message names it."""
@@ -68,9 +73,17 @@ class ResumingContext(ssl.SSLContext):
     """
 
     _session: ssl.SSLSession | None = None
+    _looked_at_s = float("-inf")
 
-    def remember(self, session: ssl.SSLSession | None) -> None:
-        """Offer this session from now on. TLS 1.3 sends its tickets after the handshake: take it late."""
+    def remember(self, connection: ssl.SSLObject, *, now_s: float) -> None:
+        """Offer the connection's session from now on, where the one that is offered did not serve.
+
+        TLS 1.3 sends its tickets after the handshake: call it late. Args: now_s: of a monotonic clock.
+        """
+        if connection.session_reused or now_s - self._looked_at_s < LOOK_S:
+            return
+        self._looked_at_s = now_s
+        session = connection.session
         if session is not None and (session.has_ticket or self._session is None):
             self._session = session
 

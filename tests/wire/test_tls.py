@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,15 @@ from cryptography.x509.oid import NameOID
 
 from proxy.core.http import Answered, MaybeSent, NotSent, NotSentReason, WireRequest
 from proxy.wire.connect import Address
-from proxy.wire.tls import FreshContext, TlsFiles, TlsFilesUnusable, client_context, server_context
+from proxy.wire.tls import (
+    LOOK_S,
+    FreshContext,
+    ResumingContext,
+    TlsFiles,
+    TlsFilesUnusable,
+    client_context,
+    server_context,
+)
 
 from .conftest import Bench, saying
 from .peers import Close, Hang, RawCaller, RawPlatform, Script, Send, When, answer
@@ -226,6 +235,64 @@ async def test_session_is_used_again_for_the_next_connection(
         assert isinstance(await dialled.send(), Answered)
     reused = [stream.writer.get_extra_info("ssl_object").session_reused for stream in platform.streams]
     assert reused == [False, True, True]
+
+
+class Watched(ssl.SSLObject):
+    """Counts how often a connection is asked for its session, which Python loses some memory to each time."""
+
+    looks = 0
+
+    @property
+    def session(self) -> ssl.SSLSession | None:  # type: ignore[override]  # nobody sets it
+        Watched.looks += 1
+        return super().session
+
+
+@pytest.mark.parametrize("tickets", [2, 0], ids=["resumes", "never resumes"])
+async def test_session_is_not_asked_for_at_each_connection(
+    bench: Bench, authority: Authority, tickets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python before 3.12.8 and 3.13.1 gives no byte of it back, and a platform may end each connection (H10)."""
+    context = server_context(authority.issue("u.test"))
+    context.num_tickets = tickets
+    platform = await bench.platform(
+        Script(Send(answer(200, b"ok", (b"Connection", b"close"))), Close()), tls=context
+    )
+    dialled = Dialled(bench, platform, TlsFiles(ca_file=authority.file))
+    monkeypatch.setattr(Watched, "looks", 0)
+    monkeypatch.setattr(ResumingContext, "sslobject_class", Watched)
+    for _ in range(5):
+        assert isinstance(await dialled.send(), Answered)
+    reused = [stream.writer.get_extra_info("ssl_object").session_reused for stream in platform.streams]
+    assert reused == [False] + [tickets > 0] * 4
+    assert Watched.looks == 1
+
+
+def shaken(client: ssl.SSLContext, server: ssl.SSLContext) -> ssl.SSLObject:
+    """The client's end of a connection between the two, on which a byte has come back."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(to_client, to_server, server_hostname="u.test")
+    far = server.wrap_bio(to_server, to_client, server_side=True)
+    for end in (near, far, near, far):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    far.write(b"x")
+    assert near.read(1) == b"x"
+    return near
+
+
+def test_session_that_no_longer_serves_is_replaced_a_while_later(authority: Authority) -> None:
+    client = client_context(TlsFiles(ca_file=authority.file))
+    assert isinstance(client, ResumingContext)
+    files = authority.issue("u.test")
+    before, restarted = server_context(files), server_context(files)
+    client.remember(shaken(client, before), now_s=1_000)
+    assert shaken(client, before).session_reused
+    for now_s, is_reused in ((1_001, False), (1_000 + LOOK_S, True)):
+        refused = shaken(client, restarted)
+        assert not refused.session_reused
+        client.remember(refused, now_s=now_s)
+        assert shaken(client, restarted).session_reused is is_reused
 
 
 async def test_session_does_not_outlive_the_authorities_it_was_verified_with(

@@ -50,7 +50,7 @@ from proxy.core.messages import (
     Withdraw,
     Woke,
 )
-from proxy.core.model import Key, Operation, OperationId, Outcome, State
+from proxy.core.model import Key, Knowledge, Operation, OperationId, Outcome, Seen, State
 from proxy.core.reserve import ReserveOperation, WithdrawClaim
 from proxy.core.rules import Platform
 from proxy.core.settle import RecordNextAttempt, RenewLease, SettleRun, UpdateFromRepeat
@@ -183,7 +183,7 @@ class Driver:
         run.arrived = run.arrived or self.store.now()
         verb = ReserveOperation(run.claim, run.owner, self.settings.lease_ms, run.arrived)
         if self.owed.is_full:
-            return StoreFailed("too many writes wait for the store", lease_held=False)
+            return StoreFailed("too many writes wait for the store", lease_held=False, may_forward=False)
         before_ms = self.clock.monotonic_ms()
         try:
             await self.owed.take_back(run.claim)
@@ -223,8 +223,15 @@ class Driver:
         return event
 
     async def _withdraw(self, run: Run, verb: WithdrawClaim) -> Event:
-        """Take an unused claim back; owed if the store fails now, or it would end as unknown."""
-        event = await self._transact(run, verb)
+        """Take an unused claim back; owed if the store fails now, or it would end as unknown.
+
+        What was sent for the same key without the store comes first: with it, nobody is told "not executed".
+        """
+        try:
+            await self.owed.take_back(run.claim)
+            event: Event = await self._transact(run, verb)
+        except StoreUnavailable as error:
+            event = self._failed(run, error)
         if isinstance(event, StoreFailed):
             self.owed.withdraw(verb)
         return event
@@ -256,10 +263,13 @@ class Driver:
             return WaitTimedOut(command.operation)
         finally:
             run.away_us += self.clock.monotonic_us() - started_us
-        if now is None or now.fence != command.operation.fence:
-            return _answer_of(now, command.operation) or RunGone()
-        if now.state is not State.IN_FLIGHT:
-            return _answer_of(now, command.operation) or RunGone()
+        if now is None or now.fence != command.operation.fence or now.state is not State.IN_FLIGHT:
+            ended = _answer_of(now, command.operation)
+            if ended is None or (
+                ended.answer.knowledge is Knowledge.NOT_EXECUTED and self.owed.knows_more(run.claim)
+            ):
+                return RunGone()  # judged again, once the ledger has what this host sent without it (D3)
+            return ended
         if self.clock.monotonic_ms() >= command.until_ms:
             return WaitTimedOut(now)
         return RunGone()
@@ -306,11 +316,7 @@ class Driver:
 
     async def _repeat(self, run: Run, command: Repeat) -> Event:
         if command.share is None:
-            result = await self._attempt(
-                run, command.key, timeout_ms=command.timeout_ms, not_after_ms=command.not_after_ms
-            )
-            self._admit(run, command.key, result)
-            return AttemptEnded(result, self.store.now().wall_ms, run.secret)
+            return await self._forward(run, command)
         shared = self._shared.get(command.share)
         is_shared = shared is not None
         if shared is None:
@@ -332,24 +338,35 @@ class Driver:
             run.away_us += self.clock.monotonic_us() - started_us
         return AttemptEnded(result, self.store.now().wall_ms, run.secret, is_shared)
 
-    def _admit(self, run: Run, key: Key, result: WireResult) -> None:
+    async def _forward(self, run: Run, command: Repeat) -> Event:
+        """D3: send once without the store. It is in doubt from now on, until it is known how it ended."""
+        doubt = self._unrecorded(run, command.key, Outcome.IN_DOUBT, None, None)
+        number = self.owed.sends(doubt)
+        owed: AdmitUnrecorded | None = doubt
+        try:
+            result = await self._attempt(
+                run, command.key, timeout_ms=command.timeout_ms, not_after_ms=command.not_after_ms
+            )
+            owed = self._admitted(run, command.key, result)
+        finally:
+            self.owed.sent(number, owed)
+        return AttemptEnded(result, self.store.now().wall_ms, run.secret)
+
+    def _admitted(self, run: Run, key: Key, result: WireResult) -> AdmitUnrecorded | None:
         """D3: what was sent without the store is kept and written when the store returns."""
         classifier = self._classifiers[run.claim.route.name]
         verdict = classifier.classify(
             result, after_doubt=True, received_wall_ms=self.store.now().wall_ms, secret=run.secret
         )
         if verdict.outcome not in (Outcome.EXECUTED, Outcome.PENDING, Outcome.IN_DOUBT):
-            return  # it left nothing behind that the ledger would not say anyway
-        self.owed.add(
-            AdmitUnrecorded(
-                run.claim,
-                key,
-                verdict.outcome,
-                verdict.seen,
-                self.store.now().wall_ms,
-                result.response.status if isinstance(result, Answered) else None,
-            )
-        )
+            return None  # it left nothing behind that the ledger would not say anyway
+        status = result.response.status if isinstance(result, Answered) else None
+        return self._unrecorded(run, key, verdict.outcome, verdict.seen, status)
+
+    def _unrecorded(
+        self, run: Run, key: Key, outcome: Outcome, seen: Seen | None, status: int | None
+    ) -> AdmitUnrecorded:
+        return AdmitUnrecorded(run.claim, key, outcome, seen, self.store.now().wall_ms, status)
 
     async def _sleep(self, run: Run, command: Sleep) -> Event:
         """Back off. The budget is asked before, so that sleepers count; a drain ends it at once (O3)."""

@@ -17,7 +17,7 @@ from proxy.core.tables import Verb
 from proxy.ports import RowUnreadable, Store, StoreUnavailable
 
 OWED_MAX = 10_000
-"""More calls than that are refused while the store is away: what can't be written must not be sent."""
+"""With so many, no call is taken: what can't be written must not be sent. Those under way may still add theirs."""
 
 
 class OwedWrites:
@@ -27,6 +27,7 @@ class OwedWrites:
         self._store = store
         self._verbs: dict[int, Verb[object]] = {}
         self._unrecorded: dict[tuple[str, ...], set[int]] = {}  # of those, by what a later call may ask for
+        self._on_the_wire: set[int] = set()  # of those, whose ends are not known yet
         self._unused: dict[tuple[str, ...], dict[Owner, WithdrawClaim]] = {}  # by what their calls asked for
         self._unused_count = 0
         self._numbers = itertools.count()
@@ -38,14 +39,30 @@ class OwedWrites:
     def is_full(self) -> bool:
         return len(self) >= OWED_MAX
 
-    def add(self, verb: Verb[object]) -> None:
-        """Owe a write. Past the limit the oldest is dropped: its lease ends in doubt, which is safe."""
-        if len(self._verbs) >= OWED_MAX:
-            self._written(next(iter(self._verbs)))
+    def add(self, verb: Verb[object]) -> int:
+        """Owe a write. None is ever dropped: of what was sent unrecorded nothing else knows."""
         number = next(self._numbers)
         self._verbs[number] = verb
         for thing in _things(verb):
             self._unrecorded.setdefault(thing, set()).add(number)
+        return number
+
+    def sends(self, doubt: AdmitUnrecorded) -> int:
+        """A call is about to be sent unrecorded: a doubt for whoever asks before it has ended (D3)."""
+        number = self.add(doubt)
+        self._on_the_wire.add(number)
+        return number
+
+    def sent(self, number: int, verb: AdmitUnrecorded | None) -> None:
+        """It has ended, and this is owed of it; None: it left nothing behind."""
+        self._on_the_wire.discard(number)
+        self._written(number)
+        if verb is not None:
+            self.add(verb)
+
+    def knows_more(self, claim: Claim) -> bool:
+        """Whether this key was sent unrecorded, and the ledger does not have it yet."""
+        return _identity(claim) in self._unrecorded
 
     def _written(self, number: int) -> None:
         """Owed no more; it may have been written by another call meanwhile."""
@@ -79,13 +96,16 @@ class OwedWrites:
     async def pay(self) -> bool:
         """Write what is owed, oldest first. True when nothing is owed any more.
 
-        What meets a damaged record stays owed, and holds nothing else up.
+        What is on the wire still waits for its end, which is seldom a doubt. What meets a damaged record stays
+        owed, and holds nothing else up.
         """
         try:
             for identity in tuple(self._unused):
                 with suppress(RowUnreadable):
                     await self._withdraw_all(identity)
             for number, verb in tuple(self._verbs.items()):
+                if number in self._on_the_wire or number not in self._verbs:
+                    continue
                 with suppress(RowUnreadable):
                     await self._store.transact(verb)
                     self._written(number)

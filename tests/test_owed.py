@@ -10,6 +10,7 @@ from proxy.core.messages import Blocked, Reserved, Running
 from proxy.core.model import Handle, Key, Outcome, Owner, State, replace
 from proxy.core.reserve import ReserveOperation, WithdrawClaim
 from proxy.owed import OwedWrites
+from proxy.ports import Query
 from proxy.stores.memory import MemoryStore
 from tests.contract.values import LEASE_MS, HandClock, claim
 
@@ -105,13 +106,41 @@ async def test_what_was_sent_twice_for_one_key_is_written_once_each_and_leaves_n
     assert owed._unrecorded == {}
 
 
-async def test_what_is_dropped_past_the_limit_is_not_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_calls_under_way_add_past_the_limit_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what was sent without the store nothing else knows (D3)."""
     monkeypatch.setattr(owed_module, "OWED_MAX", 2)
-    owed = OwedWrites(MemoryStore(HandClock()))
+    store = MemoryStore(HandClock())
+    owed = OwedWrites(store)
     for name in ("K1", "K2", "K3"):
         owed.add(unrecorded(name))
 
-    await owed.take_back(claim("K1"))
-    assert len(owed) == 2
-    await owed.take_back(claim("K3"))
-    assert len(owed) == 1
+    assert owed.is_full
+    assert await owed.pay()
+    assert len((await store.find(Query())).operations) == 3
+
+
+async def test_what_is_on_the_wire_is_a_doubt_for_its_key_and_its_order_alone() -> None:
+    """D3: whoever asks for them meets it; nobody else needs it before it is known how it ended."""
+    store = MemoryStore(HandClock())
+    owed = OwedWrites(store)
+    owed.sends(unrecorded("K1", order="O1"))
+
+    await owed.take_back(claim("K2", order="O2"))
+    assert not await owed.pay()
+    assert (await store.find(Query())).operations == ()
+
+    await owed.take_back(claim("K2", order="O1"))
+    (found,) = (await store.find(Query())).operations
+    assert (found.key, found.state, found.doubt) == ("K1", State.UNKNOWN, True)
+
+
+@pytest.mark.parametrize("outcome", [None, Outcome.EXECUTED])
+async def test_of_what_was_on_the_wire_its_end_alone_is_written(outcome: Outcome | None) -> None:
+    store = MemoryStore(HandClock())
+    owed = OwedWrites(store)
+    number = owed.sends(unrecorded("K1"))
+
+    owed.sent(number, replace(unrecorded("K1"), outcome=outcome) if outcome else None)
+
+    assert await owed.pay()
+    assert [one.state for one in (await store.find(Query())).operations] == [State.EXECUTED][: bool(outcome)]

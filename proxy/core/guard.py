@@ -454,7 +454,7 @@ class Guard:
 
     def _store_failed(self, event: StoreFailed, now_ms: int) -> Step:
         if self.operation is None or self.operation.state is not State.IN_FLIGHT:
-            return self._store_failed_outside_a_run(now_ms)
+            return self._store_failed_outside_a_run(event, now_ms)
         verdict, note = self._verdict, self._ended
         if self._recording:  # no further attempt starts; how the last one ended is owed to the ledger (D3)
             self._recording = False
@@ -479,13 +479,13 @@ class Guard:
             return Step(self._voice.ended(told, settle.answer, brought), (BecameUnknown(told),))
         return Step(self._voice.in_doubt(told), (BecameUnknown(told),))
 
-    def _store_failed_outside_a_run(self, now_ms: int) -> Step:
+    def _store_failed_outside_a_run(self, event: StoreFailed, now_ms: int) -> Step:
         route = self.claim.route
         if self.operation is not None and self._last_answer is not None and self._verdict is not None:
             told = as_answered(self.operation, self._verdict)  # an update that failed
             return Step(self._voice.live(told, self._last_answer.response))
         forwards = self.operation is None and route.on_failure is OnFailure.FORWARD and not self._unrecorded
-        if forwards and not isinstance(self.claim.key, SeqKey):
+        if forwards and event.may_forward and not isinstance(self.claim.key, SeqKey):
             self._unrecorded = True
             return Step(self._repeat(self.claim.key, None, now_ms), (SentUnrecorded(self._route),))
         return Step(self._voice.store_unavailable(self._policy.store_retry_after_ms))

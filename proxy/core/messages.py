@@ -109,10 +109,12 @@ class StoreFailed(Struct, frozen=True):
     """The store did not do the outstanding step, or did not say that it did.
 
     `lease_held`: no other call can have taken the operation over meanwhile, so what this run knows still holds.
+    `may_forward`: what is sent without the store can be kept in memory until it is back (D3).
     """
 
     detail: str
     lease_held: bool = True
+    may_forward: bool = True
 
 
 class AttemptEnded(Struct, frozen=True):

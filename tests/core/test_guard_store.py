@@ -89,6 +89,12 @@ def test_guard_forwarded_without_the_store_passes_an_answer_in_doubt_on() -> Non
     )
 
 
+def test_guard_what_could_not_be_kept_in_memory_is_not_forwarded() -> None:
+    claim = create(route=replace(CREATE, on_failure=OnFailure.FORWARD))
+    full = StoreFailed("too many", may_forward=False)
+    play(guard(claim), (full, replies(503, "unknown", code="store_unavailable")))
+
+
 def test_guard_key_that_the_store_counts_is_not_forwarded() -> None:
     """A guess of `{seq}` would be another key than the one in doubt (why 14)."""
     route = replace(injecting(CONFIRM), on_failure=OnFailure.FORWARD)

@@ -227,6 +227,40 @@ async def _was_refused(proxy: Proxy, *, times: int) -> bool:
     return found is not None and int(found[1]) >= times
 
 
+async def test_d3_forward_on_the_wire_still_is_doubt_once_the_store_is_back(stage: Stage) -> None:
+    """H8: the process knows of what it sent, before it knows how that ended."""
+    go = asyncio.Event()
+    platform = await stage.platform(refuses(422, "validation_error"))
+    platform.plan(Script(Hold(go), Reset()))
+    proxy = await stage.proxy(platform.url, retry={"attempt_timeout": "20s"}, **FORWARD)
+    with locked(stage.folder):
+        forwarded = asyncio.create_task(proxy.call(payment("K1")))
+        await platform.got(1)
+
+    refused = await proxy.call(payment("K1"))
+    blocked = await proxy.call(payment("K2"))
+
+    assert not forwarded.done()
+    assert (refused.status, refused.code, refused.knowledge) == (504, "result_unknown", "unknown")
+    assert (blocked.status, blocked.code, platform.hits) == (409, "result_unknown", 2)
+    go.set()
+    assert (await forwarded).knowledge == "unknown"
+
+
+async def test_d3_forward_sends_nothing_that_it_could_not_keep_in_memory(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.owed.OWED_MAX", 1)
+    platform = await stage.platform(ok())
+    proxy = await stage.proxy(platform.url, **FORWARD)
+    with locked(stage.folder):
+        sent = [await proxy.call(payment(f"K{n}", order=f"O-{n}")) for n in range(3)]
+
+    assert [told.status for told in sent] == [201, 503, 503]
+    assert platform.hits == 1
+    await proxy.until("K0", lambda operation: operation.state is State.EXECUTED)
+
+
 async def test_d3_forward_means_reject_where_only_the_key_protects(stage: Stage) -> None:
     platform = await stage.platform(ok(200))
     proxy = await stage.proxy(platform.url, **FORWARD)

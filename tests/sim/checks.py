@@ -37,18 +37,18 @@ class Told:
 class Unrecorded:
     """One call that was sent without the store (D3), until the ledger has it.
 
-    `owed_step`: since when its host owes it to the ledger; None while it is on the wire. `is_lost`: with its host.
+    `begun_step`: since when its host knows of it. `is_lost`: with its host.
     """
 
     name: Name
     host: str
-    owed_step: int | None = None
+    begun_step: int
     is_lost: bool = False
 
-    def is_unknown_to(self, host: str, claimed_step: int) -> bool:
-        """Whether a call that `host` claimed then could not know of it; what the host itself owed comes first."""
+    def is_unknown_to(self, host: str, asked_step: int) -> bool:
+        """Whether a call for which `host` last asked then could not know of it. What it sent itself it knows."""
         mine = host == self.host and not self.is_lost
-        return not (mine and self.owed_step is not None and self.owed_step < claimed_step)
+        return not (mine and self.begun_step < asked_step)
 
 
 @dataclass
@@ -149,19 +149,18 @@ class Checks:
     # --- sent without the store (D3) --------------------------------------------------------------------------
 
     def sent_unrecorded(self, request: Request, key: Key, host: str) -> Unrecorded:
-        sent = Unrecorded((request.kind, request.thing, str(key)), host)
+        sent = Unrecorded((request.kind, request.thing, str(key)), host, self.world.steps)
         self.unrecorded.append(sent)
         self.forwarded.add((request.kind, request.thing))
         return sent
 
     def owing(self, request: Request, host: str, claimed_step: int) -> None:
-        """An attempt starts: what its own host had sent for this thing, and owed, was written before the claim."""
+        """An attempt starts: what its own host had sent for this thing was written before the claim."""
         for one in self.unrecorded:
             if one.name[:2] == (request.kind, request.thing) and not one.is_unknown_to(host, claimed_step):
                 self.broken(f"{request} is sent while {host} still owes {one.name[2]} to the ledger")
 
     def owes(self, sent: Unrecorded, verb: AdmitUnrecorded) -> None:
-        sent.owed_step = self.world.steps
         self.owed[id(verb)] = sent
 
     def admitted(self, verb: AdmitUnrecorded) -> None:
@@ -170,7 +169,9 @@ class Checks:
             self.written(sent)
 
     def written(self, sent: Unrecorded) -> None:
-        self.unrecorded.remove(sent)
+        """The ledger has it, perhaps as a doubt whose end is still to come; or it left nothing behind."""
+        if sent in self.unrecorded:
+            self.unrecorded.remove(sent)
 
     def lost_with(self, host: str) -> None:
         """What the host owed, or had on the wire, is nowhere any more."""
@@ -204,10 +205,11 @@ class Checks:
 
     # --- what callers are told --------------------------------------------------------------------------------
 
-    def tell(self, request: Request, reply: Reply, seen_step: int, *, claimed: tuple[str, int]) -> None:
+    def tell(self, request: Request, reply: Reply, seen_step: int, *, asked: tuple[str, int]) -> None:
         """A caller is answered.
 
-        Args: seen_step: when its call last looked at the ledger. claimed: by which host it was claimed, and when.
+        Args: seen_step: when its call last looked at the ledger. asked: which host last asked, and when, what it
+            owes itself.
         """
         marks = reply.marks
         record = self.ledger.operations.get(marks.operation) if marks.operation else None
@@ -217,7 +219,7 @@ class Checks:
         if name in self.liars | self.persons or (record is not None and told_by_hand(record)):
             return
         self.replies[f"{reply.answer.status} {marks.knowledge}"] += 1
-        hidden = any(one.name == name and one.is_unknown_to(*claimed) for one in self.unrecorded)
+        hidden = any(one.name == name and one.is_unknown_to(*asked) for one in self.unrecorded)
         if marks.knowledge is Knowledge.NOT_EXECUTED and not hidden:
             self._not_executed(name, request, reply, seen_step)
         if marks.knowledge is Knowledge.EXECUTED and _says_failed(reply):

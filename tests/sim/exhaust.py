@@ -235,6 +235,7 @@ def fingerprint(story: Story, start: Start, told: list[object]) -> bytes:
         parts.append((host.is_up, host.generation, host.calls, sorted(host.shared)))
         owed = vars(host.owed)
         parts += [repr(verb) for name in ("_verbs", "_unused") for verb in owed[name].values()]
+        parts += [number in owed["_on_the_wire"] for number in owed["_verbs"]]
         parts += [(run.owner, run.lease_until_ms, run.is_paused, guard_state(run.guard)) for run in host.runs]
     parts.append(world.pending())
     parts.append(world.chance.state)

@@ -274,6 +274,16 @@ def unrecorded_not_written_first() -> Undo:
     return swap(owed, "_asked_for", lambda claim: ())
 
 
+@mutant("what is on the wire without the store is no doubt to its own host until it has ended")
+def unrecorded_known_once_it_ended() -> Undo:
+    return swap(owed.OwedWrites, "sends", lambda self, doubt: -1)
+
+
+@mutant("a follower is told as not executed what its own host sent without the store")
+def follower_asks_its_host_nothing() -> Undo:
+    return swap(owed.OwedWrites, "knows_more", lambda self, claim: False)
+
+
 # --- attempts and answers -----------------------------------------------------------------------------------
 
 

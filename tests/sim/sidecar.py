@@ -41,7 +41,7 @@ from proxy.core.messages import (
     Withdraw,
     Woke,
 )
-from proxy.core.model import Key, Now, Operation, OperationId, Outcome, Owner, State
+from proxy.core.model import Key, Knowledge, Now, Operation, OperationId, Outcome, Owner, State
 from proxy.core.reserve import ReserveOperation, WithdrawClaim
 from proxy.core.settle import (
     RecordNextAttempt,
@@ -81,6 +81,7 @@ class Run:
     renewed_ms: int = 0
     seen_step: int = 0
     claimed_step: int = 0
+    asked_step: int = 0  # when its host last asked what it owes itself of this key
     arrived: Now | None = None
     decided_ms: int = 0
     waiter: Waiter | None = None
@@ -162,7 +163,7 @@ class Sidecar:
             return
         run.answered_early = True
         reply = run.guard.early_answer()
-        self.checks.tell(run.request, reply, run.seen_step, claimed=(self.name, run.claimed_step))
+        self.checks.tell(run.request, reply, run.seen_step, asked=(self.name, run.asked_step))
         run.answer(reply)
         operation = run.guard.operation
         if operation is not None and operation.owner == run.owner:
@@ -206,7 +207,7 @@ class Sidecar:
         self.runs.remove(run)
         if run.answered_early:
             return
-        self.checks.tell(run.request, reply, run.seen_step, claimed=(self.name, run.claimed_step))
+        self.checks.tell(run.request, reply, run.seen_step, asked=(self.name, run.asked_step))
         if self.world.tracing:
             self.world.note(f"{run.owner} replies {reply.answer.status} {reply.marks.knowledge}")
         if run.answer(reply) and reply.confirm_delivery is not None:
@@ -242,7 +243,7 @@ class Sidecar:
                 raise AssertionError(command)
 
     def _reserve(self, run: Run) -> None:
-        run.claimed_step = self.world.steps
+        run.claimed_step = run.asked_step = self.world.steps
 
         def taken_back(result: object) -> None:
             if isinstance(result, Unavailable):
@@ -309,6 +310,7 @@ class Sidecar:
                 self._ask(run, verb, written)
 
         if verb.state is State.NOT_EXECUTED:
+            run.asked_step = self.world.steps
             self._drive(self.owed.take_back(run.claim), taken_back)
         else:
             self._ask(run, verb, written)
@@ -325,7 +327,14 @@ class Sidecar:
                 return
             self._step(run, cast(Event, result))
 
-        self._ask(run, verb, withdrawn)
+        def taken_back(result: object) -> None:
+            if isinstance(result, Unavailable):
+                withdrawn(result)
+            else:
+                self._ask(run, verb, withdrawn)
+
+        run.seen_step = run.asked_step = self.world.steps
+        self._drive(self.owed.take_back(run.claim), taken_back)
 
     def _sleep(self, run: Run, until_ms: int) -> None:
         fault = self.world.fault("retry")
@@ -369,14 +378,7 @@ class Sidecar:
             self.checks.forwarding(command.share, run.decided_ms)
 
         if command.share is None:
-            sent = self.checks.sent_unrecorded(run.request, command.key, self.name)
-
-            def admitted(result: WireResult) -> None:
-                if not run.is_dead:
-                    self._admit(run, command.key, result, sent)
-                self._ended(run, result)
-
-            self.wire.send(run.request, command.key, command.not_after_ms, admitted, leaves=leaves)
+            self._forward(run, command, leaves)
             return
         share = command.share
         waiting = self.shared.get(share)
@@ -394,18 +396,32 @@ class Sidecar:
 
         self.wire.send(run.request, command.key, command.not_after_ms, came, leaves=leaves)
 
-    def _admit(self, run: Run, key: Key, result: WireResult, sent: Unrecorded) -> None:
+    def _forward(self, run: Run, command: Repeat, leaves: Callable[[], None]) -> None:
         """D3."""
+        sent = self.checks.sent_unrecorded(run.request, command.key, self.name)
+        doubt = AdmitUnrecorded(run.claim, command.key, Outcome.IN_DOUBT, None, self.wall_ms(), None)
+        self.checks.owes(sent, doubt)
+        number = self.owed.sends(doubt)
+
+        def came(result: WireResult) -> None:
+            if not run.is_dead:
+                self.owed.sent(number, self._admitted(run, command.key, result, sent))
+                if len(self.owed):
+                    self._pay_soon()
+            self._ended(run, result)
+
+        self.wire.send(run.request, command.key, command.not_after_ms, came, leaves=leaves)
+
+    def _admitted(self, run: Run, key: Key, result: WireResult, sent: Unrecorded) -> AdmitUnrecorded | None:
         classifier = self.setting.classifier(run.request.kind)
         verdict = classifier.classify(result, after_doubt=True, received_wall_ms=self.wall_ms())
         if verdict.outcome in (Outcome.EXECUTED, Outcome.PENDING, Outcome.IN_DOUBT):
             status = result.response.status if isinstance(result, Answered) else None
             verb = AdmitUnrecorded(run.claim, key, verdict.outcome, verdict.seen, self.wall_ms(), status)
-            self.owed.add(verb)
             self.checks.owes(sent, verb)
-            self._pay_soon()
-        else:
-            self.checks.written(sent)
+            return verb
+        self.checks.written(sent)
+        return None
 
     # --- following --------------------------------------------------------------------------------------------
 
@@ -413,7 +429,11 @@ class Sidecar:
         def woken(now: Operation | None) -> None:
             run.waiter = None
             run.seen_step = self.world.steps
-            self._step(run, _woken(now, command, self.world.now_ms))
+            run.asked_step = self.world.steps
+            event = _woken(now, command, self.world.now_ms)
+            if isinstance(event, RunEnded) and event.answer.knowledge is Knowledge.NOT_EXECUTED:
+                event = RunGone() if self.owed.knows_more(run.claim) else event
+            self._step(run, event)
 
         run.waiter = self.store.wait(command.operation, command.until_ms, woken)
 

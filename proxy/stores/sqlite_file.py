@@ -39,7 +39,7 @@ ENDS = ("", "-wal", "-shm")  # of the names of a ledger's files
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 NETWORK_FILE_SYSTEMS = frozenset(
-    {
+    [
         "nfs",
         "nfs4",
         "cifs",
@@ -52,7 +52,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "lustre",
         "fuse.sshfs",
         "virtiofs",
-    }
+    ]
 )
 LAYER_FILE_SYSTEMS = frozenset({"overlay", "aufs"})
 MOUNTS = Path("/proc/self/mountinfo")
@@ -142,9 +142,9 @@ class Advice:
 
 DAMAGED = Advice(
     "the file is damaged",
-    "Stop Safepost, keep a copy of the file with its -wal and -shm, restore a backup or run `sqlite3 FILE "
-    ".recover`, and compare unknown payments with the platform. Don't delete it: an empty ledger forgets "
-    "every payment in doubt.",
+    "Stop Safepost, move the file away with its -wal and -shm (an old -wal damages a backup put beside it), "
+    "restore a backup or run `sqlite3 FILE .recover`, and compare unknown payments with the platform. Don't "
+    "delete it: an empty ledger forgets every payment in doubt.",
 )
 _ADVICE: dict[int, Advice] = {
     sqlite3.SQLITE_BUSY: Advice(

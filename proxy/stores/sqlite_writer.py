@@ -212,11 +212,11 @@ class Writer:
         try:
             if not _lock(connection, lambda: True):
                 return  # another process writes; the next group, or the next idle moment, tries again
+            self._rows_since_checkpoint = 0  # even if it fails: on a full disk each group would try again
             try:
                 _, frames, moved = mover.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             finally:
                 connection.execute("ROLLBACK")
-            self._rows_since_checkpoint = 0
             page_bytes: int = connection.execute("PRAGMA page_size").fetchone()[0]
             held = max(frames - moved, 0) * page_bytes
             if idle and not held and wal_of(self._path).stat().st_size > JOURNAL_BYTES_KEPT:

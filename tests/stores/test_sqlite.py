@@ -232,6 +232,42 @@ async def test_log_is_moved_only_while_no_other_process_can_start_it_over(
     assert _can_write(path)
 
 
+async def test_log_that_finds_no_room_in_the_file_is_not_tried_again_with_each_group(
+    path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: on a full disk claims go on in the log's own room; each would have copied all of it once more."""
+    monkeypatch.setattr(sqlite_writer, "IDLE_S", 60.0)
+    rows = [_with_body(operation(f"K-{n}"), b"x" * 50_000) for n in range(14)]
+    await store.transact(PutRows(tuple(rows[:10])))
+    writer = store._writer
+    assert writer is not None and writer._mover is not None
+    await writer.worker.call(writer.tidy)
+    monkeypatch.setattr(sqlite_writer, "CHECKPOINT_ROWS", 2)
+    tries: list[str] = []
+    writer._mover.set_trace_callback(tries.append)
+    with files_end_at(_size(path)):
+        for row in rows[10:]:
+            await store.transact(PutRows((row,)))
+            await writer.worker.call(lambda: None)
+    assert len(tries) == 2
+    assert len((await store.find(Query())).operations) == len(rows)
+
+
+@contextmanager
+def files_end_at(size: int) -> Iterator[None]:
+    """As a full disk that has room in what is there."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
 def _written_ns(path: Path) -> int:
     return path.stat().st_mtime_ns
 

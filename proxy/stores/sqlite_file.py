@@ -39,20 +39,8 @@ ENDS = ("", "-wal", "-shm")  # of the names of a ledger's files
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 NETWORK_FILE_SYSTEMS = frozenset(
-    [
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "9p",
-        "afs",
-        "ceph",
-        "glusterfs",
-        "lustre",
-        "fuse.sshfs",
-        "virtiofs",
-    ]
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "fuse.sshfs"}
+    | {"afs", "ceph", "glusterfs", "lustre"}
 )
 LAYER_FILE_SYSTEMS = frozenset({"overlay", "aufs"})
 MOUNTS = Path("/proc/self/mountinfo")

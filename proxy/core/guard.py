@@ -245,9 +245,11 @@ class Guard:
         operation, told = event.operation, event.answer.knowledge
         if event.answer.body is None and event.answer.outcome in DEFINITE:
             return Step(Reserve(self._bound()))  # D4: withheld; judged again, it is forwarded
+        same = not differing(operation.fingerprint, self.claim.fingerprints)
+        if not same and event.answer.fence == operation.fence:
+            return Step(Reserve(self._bound()))  # the run found was taken back, and fences began anew (P2)
         is_known = operation.knowledge in (Knowledge.EXECUTED, Knowledge.PENDING)
         overtaken = operation.knowledge is not told if told is Knowledge.NOT_EXECUTED else is_known
-        same = not differing(operation.fingerprint, self.claim.fingerprints)
         if overtaken and same and told in (Knowledge.NOT_EXECUTED, Knowledge.UNKNOWN):
             step = self._overtaken(operation, now_ms)
             return Step(step.command, (Collapsed(self._route), *step.facts))

@@ -38,6 +38,7 @@ from proxy.core.messages import (
     Woke,
 )
 from proxy.core.model import Entry, EntryKind, Knowledge, Operation, Outcome, Owner, State, replace
+from proxy.core.reserve import WithdrawClaim
 from proxy.core.rules import OnFailure, Replay
 from proxy.core.tables import told
 from tests.core.play import (
@@ -447,6 +448,23 @@ def test_guard_follower_of_a_released_run_gets_its_refusal_though_the_key_came_a
         guard(CLAIM),
         *FOLLOWING,
         (RunEnded(with_fence(other_amount, 2), stored), replies(400, "not_executed", replayed=True)),
+    )
+
+
+def test_guard_follower_of_a_claim_taken_back_gets_no_other_submissions_answer() -> None:
+    """P2, P4: no trace was left of that claim, so the next one counts its fences from one again."""
+    book = Book()
+    led(book, CLAIM, "other")
+    book.run(WithdrawClaim(CLAIM, Owner("other")))
+    other_amount = led(book, create(amount=12_000), "b")
+    assert other_amount.fence == OTHERS.fence
+    stored = answer_of(other_amount, Knowledge.EXECUTED, status=201, outcome=Outcome.EXECUTED)
+    executed = ended(other_amount, State.EXECUTED)
+    play(
+        guard(CLAIM),
+        *FOLLOWING,
+        (RunEnded(executed, stored), reserves()),
+        (Conflicting(executed, ("amount",)), replies(409, "executed", code="idempotency_conflict")),
     )
 
 

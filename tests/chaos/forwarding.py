@@ -62,13 +62,18 @@ class Memory:
         return arrival is not None and arrival.call in self.sidecars and arrival.path in PATHS
 
     def holds_until(self, arrival: Arrival | None) -> float:
-        """Until when one process alone may know of it; `FOREVER` where that ended. 0: it had to be recorded."""
+        """Until when one process alone may know of it; `FOREVER` where that ended. 0: it had to be recorded.
+
+        That it was forwarded shows that the store was away for its sidecar, whatever the run knows of trouble:
+        from there the slack counts, and trouble that comes before it is over adds its own.
+        """
         if arrival is None or not self.was_forwarded(arrival) or arrival.call not in self.calls:
             return 0
         call, sidecar = self.calls[arrival.call], self.sidecars[arrival.call]
-        until = next(
-            (end for begin, end in self.spans if begin <= arrival.at_ms <= end), arrival.at_ms + SLACK_MS
-        )
+        until = arrival.at_ms + SLACK_MS
+        for begin, end in self.spans:
+            if begin <= until and end >= arrival.at_ms:
+                until = max(until, end)
         has_ended = any(
             end.sidecar == sidecar and call.began_ms <= end.at_ms <= until for end in self.logs.ends
         )

@@ -83,6 +83,13 @@ FORWARDED = Logs(
 )
 """The store was away from 1000 to 2000; at 1400 a call was sent without it, by a process that ended at 1900."""
 
+LATE = replace(
+    FORWARDED,
+    bank=replace(FORWARDED.bank, arrivals=[replace(ARRIVAL, call=7, at_ms=7_900)]),
+    calls=[replace(UNRECORDED, began_ms=6_900, ended_ms=8_000)],
+)
+"""Forwarded at 7900, in the last of the time that a sidecar may take to see that the store is back."""
+
 
 def others(*at_ms: int) -> list[Arrival]:
     """Another body under the key of ARRIVAL, refused, and then the first one again."""
@@ -101,6 +108,10 @@ DOCTORED = {
     "forwarded, and lost by a process that lived": (replace(FORWARDED, ends=[]), "recorded before sent"),
     "forwarded, and lost by a process that ended long after": (
         replace(FORWARDED, ends=[End("s1", 9_000)]),
+        "recorded before sent",
+    ),
+    "forwarded when trouble was nearly over, and lost by a process that ended long after": (
+        replace(LATE, ends=[End("s1", 14_000)]),
         "recorded before sent",
     ),
     "forwarded, and lost by another process": (
@@ -292,6 +303,9 @@ FAIR = {
         troubles=[Trouble(2_400, 3_900, "frozen")],
     ),
     "forwarded, and forgotten with its process": FORWARDED,
+    "forwarded when trouble was nearly over, and lost in the next trouble": replace(
+        LATE, troubles=[AWAY, Trouble(8_500, 9_500)], ends=[End("s1", 14_000)]
+    ),
     "forwarded after the store had been silent for its time limit": replace(
         FORWARDED,
         troubles=[],

@@ -105,11 +105,17 @@ class Writer:
         self.worker = Worker("safepost-ledger", idle=lambda: self.tidy(idle=True))
 
     def attach(self, connection: sqlite3.Connection) -> None:
-        """In the worker's thread: write through this connection from now on."""
+        """In the worker's thread: write through this connection from now on.
+
+        What a crash left in the log is moved first. A sync that failed before it leaves a commit in the system's
+        memory alone, where it counts as written: no later sync puts it on the disk, and a log with such a gap is
+        lost from there on in a power cut.
+        """
         self._connection = connection
         self._mover = connect(self._path)
         self._rows = FileRows(connection)
         self._files.check()
+        self.tidy()
 
     def start(self, group: Sequence[Job], done: Done) -> None:
         self.worker.post(lambda: self._run(group, done))

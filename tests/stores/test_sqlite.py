@@ -322,6 +322,42 @@ async def test_killed_process_loses_no_acknowledged_claim(path: Path) -> None:
     await store.close()
 
 
+async def test_claim_is_on_the_disk_though_what_the_log_held_before_it_never_got_there(
+    path: Path, tmp_path: Path, store: SqliteStore
+) -> None:
+    """R1: a sync that fails leaves its commit in the system's memory, where it counts as written from then on.
+
+    The next start takes it up from there; a power cut then took it, and with it all that followed in the log.
+    """
+    for n in range(10):
+        await lead(store, f"K-{n}")
+    begin = _size(wal_of(path))
+    await lead(store, "unsynced")
+    started = as_left(path, tmp_path / "started")
+    end = _size(wal_of(path))
+
+    second = SqliteStore(started, clock=CLOCK, timeout_ms=3_000)
+    await second.open()
+    leading = await lead(second, "acknowledged")
+    after_the_cut = as_left(started, tmp_path / "cut", never_written=(begin, end))
+    await second.close()
+
+    third = SqliteStore(after_the_cut, clock=CLOCK, timeout_ms=3_000)
+    await third.open()
+    assert await third.load(leading.id) == leading
+    await third.close()
+
+
+def as_left(path: Path, folder: Path, *, never_written: tuple[int, int] = (0, 0)) -> Path:
+    """The ledger as a crash leaves it, in a folder of its own. Args: never_written: of its log."""
+    folder.mkdir()
+    shutil.copy(path, folder)
+    begin, end = never_written
+    log = wal_of(path).read_bytes()
+    (folder / wal_of(path).name).write_bytes(log[:begin] + bytes(end - begin) + log[end:])
+    return folder / path.name
+
+
 async def test_log_beside_what_a_link_leads_to_is_watched_too(tmp_path: Path) -> None:
     """O-58: SQLite keeps the log beside the file, and not beside the link that store.url names."""
     (tmp_path / "disk").mkdir()

@@ -254,6 +254,11 @@ class OpenedFiles:
                     "start on an empty ledger: it forgets every payment in doubt."
                 )
 
+    @property
+    def are_anothers(self) -> bool:
+        """Whether one of the names is another file's: who made that can't see our locks, nor we theirs."""
+        return any(known and _identity(name) not in (known, None) for name, known in self._known.items())
+
 
 def _identity(name: str) -> tuple[int, int] | None:
     try:

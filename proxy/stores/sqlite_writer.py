@@ -213,8 +213,8 @@ class Writer:
         were committed (docs/decisions/0014).
         """
         connection, mover = self._connection, self._mover
-        if connection is None or mover is None:
-            return
+        if connection is None or mover is None or self._files.are_anothers:
+            return  # what a deleted log held may be moved yet, as long as nobody else has begun a new one
         try:
             if not _lock(connection, lambda: True):
                 return  # another process writes; the next group, or the next idle moment, tries again

@@ -401,6 +401,32 @@ async def test_file_that_is_taken_away_takes_no_claim_until_it_is_back(
     assert {one.key for one in page.operations} == {"K-1", "K-3"}
 
 
+@pytest.mark.parametrize("end", ENDS)
+async def test_log_is_not_moved_once_a_file_is_anothers(
+    path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """O-58: the process that still ran damaged what the one started after an `rm *-shm` had written."""
+    monkeypatch.setattr(sqlite_writer, "IDLE_S", 60.0)
+    await lead(store, "K-1")
+    writer = store._writer
+    assert writer is not None
+    file, away = f"{path}{end}", path.with_name("away")
+    shutil.move(file, away)
+    shutil.copy(away, file)
+    ledger = path if end else away
+    before = _content(ledger)
+
+    await writer.worker.call(writer.tidy)
+    assert _content(ledger) == before
+    shutil.move(away, file)
+    await writer.worker.call(writer.tidy)
+    assert _content(path) != before
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
 async def test_close_leaves_one_file(path: Path) -> None:
     store = SqliteStore(path, clock=CLOCK, timeout_ms=3_000)
     await store.open()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from proxy.ports import BodyTooLarge, CallerGone, CallHandler
 from proxy.wire.answer_head import Refusal, refusal_in_payhub_shape
@@ -90,6 +92,10 @@ class Listener:
         socks = [sock] if sock is not None else await self._bound_sockets(reuse_port=reuse_port)
         is_unix = socks[0].family == socket.AF_UNIX
         accept = self.loop.create_unix_server if is_unix else self.loop.create_server
+        # Else one worker of several that ends would take the name of the socket that the others share with it.
+        keeps_file: dict[str, Any] = (
+            {"cleanup_socket": False} if is_unix and sys.version_info >= (3, 13) else {}
+        )
         for bound in socks:
             server = await accept(
                 partial(CallerConnection, self),
@@ -98,6 +104,7 @@ class Listener:
                 backlog=BACKLOG,
                 ssl_handshake_timeout=None if context is None else self.limits.first_byte_ms / 1000,
                 ssl_shutdown_timeout=shutdown_s,
+                **keeps_file,
             )
             self._servers.append(server)
         if endpoint.path is None and not is_unix:

@@ -14,7 +14,7 @@ from proxy.ports import CallerGone, Exchange
 from proxy.wire.caller import ListenerLimits
 from proxy.wire.heads import HeadLimits
 from proxy.wire.listener import listen
-from proxy.wire.sockets import Endpoint
+from proxy.wire.sockets import Endpoint, bound_unix_socket
 
 from .conftest import Bench, saying
 from .peers import LIMIT_S, RawCaller, turned
@@ -285,6 +285,21 @@ async def test_unix_socket_left_by_a_killed_process_is_replaced(bench: Bench, tm
     caller = await bench.caller(again)
     await caller.send(GET)
     assert (await caller.answer()).body == b"second"
+
+
+async def test_shared_unix_socket_outlives_one_of_those_who_serve_it(bench: Bench, tmp_path: Path) -> None:
+    """As workers do: one that ends leaves the others reachable. From Python 3.13 the loop would remove it (O3)."""
+    endpoint = Endpoint(path=str(tmp_path / "s.sock"))
+    with bound_unix_socket(str(endpoint.path)) as bound:
+        first = await listen(endpoint, saying(b"a"), on_error=bench.errors.append, sock=bound.dup())
+        second = await listen(endpoint, saying(b"b"), on_error=bench.errors.append, sock=bound.dup())
+        try:
+            assert await first.close(grace_ms=30_000)
+            async with await RawCaller.dial(second.address) as caller:
+                await caller.send(GET)
+                assert (await caller.answer()).body == b"b"
+        finally:
+            await second.close(grace_ms=0)
 
 
 async def test_unix_socket_in_use_is_not_taken_away(bench: Bench, tmp_path: Path) -> None:

@@ -366,7 +366,7 @@ class Driver:
     def _unrecorded(
         self, run: Run, key: Key, outcome: Outcome, seen: Seen | None, status: int | None
     ) -> AdmitUnrecorded:
-        return AdmitUnrecorded(run.claim, key, outcome, seen, self.store.now().wall_ms, status)
+        return AdmitUnrecorded(run.claim, key, outcome, seen, self.store.now().wall_ms, status, run.owner)
 
     async def _sleep(self, run: Run, command: Sleep) -> Event:
         """Back off. The budget is asked before, so that sleepers count; a drain ends it at once (O3)."""

@@ -80,35 +80,38 @@ class OwedWrites:
         unused[verb.owner] = verb
 
     async def take_back(self, claim: Claim) -> None:
-        """Write first what is owed about this key or its subject: claims unused, sends unrecorded (D3).
+        """Write first what is owed about this key or its subject: sends unrecorded, claims unused (D3).
+
+        In this order, so that a claim leaves its doubt behind where the same call was then sent without the store.
 
         Raises: StoreUnavailable; what was not written stays owed.
         """
-        if self._unused:
-            await self._withdraw_all(_identity(claim))
         if self._unrecorded:
             met = set[int]().union(*(self._unrecorded.get(thing, ()) for thing in _asked_for(claim)))
             for number in sorted(met):
                 if (verb := self._verbs.get(number)) is not None:
                     await self._store.transact(verb)
                     self._written(number)
+        if self._unused:
+            await self._withdraw_all(_identity(claim))
 
     async def pay(self) -> bool:
         """Write what is owed, oldest first. True when nothing is owed any more.
 
-        What is on the wire still waits for its end, which is seldom a doubt. What meets a damaged record stays
-        owed, and holds nothing else up.
+        What is on the wire still waits for its end, which is seldom a doubt; a claim that was perhaps made holds
+        its key meanwhile. What meets a damaged record stays owed, and holds nothing else up.
         """
         try:
-            for identity in tuple(self._unused):
-                with suppress(RowUnreadable):
-                    await self._withdraw_all(identity)
             for number, verb in tuple(self._verbs.items()):
                 if number in self._on_the_wire or number not in self._verbs:
                     continue
                 with suppress(RowUnreadable):
                     await self._store.transact(verb)
                     self._written(number)
+            for identity in tuple(self._unused):
+                if identity not in self._unrecorded:
+                    with suppress(RowUnreadable):
+                        await self._withdraw_all(identity)
         except StoreUnavailable:
             return False
         return not len(self)

@@ -134,6 +134,37 @@ async def test_what_is_on_the_wire_is_a_doubt_for_its_key_and_its_order_alone() 
     assert (found.key, found.state, found.doubt) == ("K1", State.UNKNOWN, True)
 
 
+async def test_a_claim_that_was_perhaps_made_holds_its_key_while_that_is_on_the_wire_without_the_store() -> (
+    None
+):
+    """H8, D3: taken back, another host would claim the key, and tell of it as not executed."""
+    store = MemoryStore(HandClock())
+    owed = OwedWrites(store)
+    await store.transact(reserve("K", "lost"))
+    owed.withdraw(WithdrawClaim(claim("K"), Owner("lost")))
+    number = owed.sends(unrecorded("K"))
+
+    assert not await owed.pay()
+    assert isinstance(await store.transact(reserve("K", "elsewhere")), Running)
+
+    owed.sent(number, unrecorded("K"))
+    assert await owed.pay()
+    (found,) = (await store.find(Query())).operations
+    assert (found.state, found.doubt, found.attempt_count) == (State.UNKNOWN, True, 1)
+
+
+async def test_a_claim_that_was_perhaps_made_is_free_once_what_was_sent_left_nothing() -> None:
+    store = MemoryStore(HandClock())
+    owed = OwedWrites(store)
+    await store.transact(reserve("K", "lost"))
+    owed.withdraw(WithdrawClaim(claim("K"), Owner("lost")))
+
+    owed.sent(owed.sends(unrecorded("K")), None)
+
+    assert await owed.pay()
+    assert (await store.find(Query())).operations == ()
+
+
 @pytest.mark.parametrize("outcome", [None, Outcome.EXECUTED])
 async def test_of_what_was_on_the_wire_its_end_alone_is_written(outcome: Outcome | None) -> None:
     store = MemoryStore(HandClock())

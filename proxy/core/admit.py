@@ -31,7 +31,10 @@ from proxy.core.tables import Tables, scheduled, seen_now, told
 
 @dataclass(frozen=True, slots=True)
 class AdmitUnrecorded:
-    """Write what was sent while the store was down (D3): a definite answer, else doubt."""
+    """Write what was sent while the store was down (D3): a definite answer, else doubt.
+
+    Args: owner: of the claim that the same call may have made all the same, its reply lost.
+    """
 
     claim: Claim
     key: Key
@@ -39,6 +42,7 @@ class AdmitUnrecorded:
     seen: Seen | None
     sent_ms: int
     status: int | None
+    owner: Owner | None = None
     name: str = "admit"
 
     @property
@@ -106,6 +110,8 @@ class AdmitUnrecorded:
         if found is not None and (found.state is State.NOT_EXECUTED or self._took_other_fields(found, state)):
             # the platform now holds the key for what was sent
             found = replace(found, state=State.NOT_EXECUTED, released=True)
+        if found is not None and runs and found.owner == self.owner:  # one attempt, claimed and sent
+            found = replace(found, attempts=found.attempts[:-1], attempt_count=found.attempt_count - 1)
         claimed = ReserveOperation(self.claim, Owner(""), 0).claimed(
             found, now, identity=identity, key=self.key, seq=None, subject=subject
         )

@@ -596,6 +596,18 @@ def test_admit_definite_answer_settles_a_run_that_is_under_way() -> None:
     assert (admitted.state, admitted.fence) == (State.EXECUTED, running.fence)
 
 
+def test_admit_by_the_call_whose_claim_was_made_all_the_same_counts_its_one_attempt() -> None:
+    """H8: the claim's reply was lost, and the call went on without the store (D3)."""
+    book = Book()
+    running = led(book, create(), "a")
+    verb = AdmitUnrecorded(
+        create(), Key("K"), Outcome.EXECUTED, seen(source="answer"), book.wall_ms, 201, running.owner
+    )
+    admitted = book.run(verb)
+    assert (admitted.state, admitted.fence, admitted.attempt_count) == (State.EXECUTED, running.fence, 1)
+    assert [one.outcome for one in admitted.attempts] == [Outcome.EXECUTED]
+
+
 def test_admit_released_key_moves_to_the_order_that_was_sent() -> None:
     book = Book()
     settled(book, create(order="ORDER-1"), State.NOT_EXECUTED, released=True)

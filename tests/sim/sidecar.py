@@ -399,7 +399,8 @@ class Sidecar:
     def _forward(self, run: Run, command: Repeat, leaves: Callable[[], None]) -> None:
         """D3."""
         sent = self.checks.sent_unrecorded(run.request, command.key, self.name)
-        doubt = AdmitUnrecorded(run.claim, command.key, Outcome.IN_DOUBT, None, self.wall_ms(), None)
+        now_ms = self.wall_ms()
+        doubt = AdmitUnrecorded(run.claim, command.key, Outcome.IN_DOUBT, None, now_ms, None, run.owner)
         self.checks.owes(sent, doubt)
         number = self.owed.sends(doubt)
 
@@ -417,7 +418,8 @@ class Sidecar:
         verdict = classifier.classify(result, after_doubt=True, received_wall_ms=self.wall_ms())
         if verdict.outcome in (Outcome.EXECUTED, Outcome.PENDING, Outcome.IN_DOUBT):
             status = result.response.status if isinstance(result, Answered) else None
-            verb = AdmitUnrecorded(run.claim, key, verdict.outcome, verdict.seen, self.wall_ms(), status)
+            now_ms = self.wall_ms()
+            verb = AdmitUnrecorded(run.claim, key, verdict.outcome, verdict.seen, now_ms, status, run.owner)
             self.checks.owes(sent, verb)
             return verb
         self.checks.written(sent)

@@ -147,6 +147,9 @@ class WaitHub:
                     continue
 
     async def _look(self, due: list[_Watch]) -> None:
+        began_at = asyncio.get_running_loop().time()
+        for watch in due:  # a poke makes it less again: what is being read may be older
+            watch.next_at = began_at
         try:
             records = await self._load([watch.operation for watch in due])
         except StoreUnavailable:
@@ -165,4 +168,5 @@ class WaitHub:
             watch.poll_ms = min(watch.poll_ms * 2, POLL_MS_MAX)
             if record is not None and record.lease_epoch == now.epoch:
                 step_ms = min(step_ms, max(record.lease_until_ms - now.lease_ms, 0) + LEASE_MARGIN_MS)
-            watch.next_at = at + step_ms / 1000
+            if watch.next_at >= began_at:
+                watch.next_at = at + step_ms / 1000

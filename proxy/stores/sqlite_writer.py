@@ -8,10 +8,11 @@ as one of its verbs has time left.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -250,11 +251,26 @@ class Writer:
         """In the worker's thread: let go of the file. Who is the last to do so leaves it whole, without a log.
 
         Not on a full or broken disk: all that was committed is in the log, and the next start takes it from there.
+        Not where a file is another's: the log that SQLite would move, and drop by its name, is another's too.
         """
-        for connection in (self._mover, self._connection):
-            if connection is not None:
-                connection.close()
+        with contextlib.ExitStack() as last:
+            if self._files.are_anothers:
+                with contextlib.suppress(sqlite3.Error):
+                    last.enter_context(_only_reading(self._path))
+            for connection in (self._mover, self._connection):
+                if connection is not None:
+                    connection.close()
         self._mover = self._connection = self._rows = None
+
+
+@contextlib.contextmanager
+def _only_reading(path: Path) -> Iterator[None]:
+    """Have the file open in a way that can't write it. Who is the last to close it, and can't, moves no log."""
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+        with contextlib.suppress(sqlite3.Error):  # the other's log may not fit; the lock is held by then
+            connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
+        yield
 
 
 def _lock(connection: sqlite3.Connection, is_too_late: Callable[[], bool]) -> bool:

@@ -423,6 +423,23 @@ async def test_log_is_not_moved_once_a_file_is_anothers(
     assert _content(path) != before
 
 
+@pytest.mark.parametrize("end", ["-wal", "-shm"])
+async def test_close_leaves_the_log_where_a_file_is_anothers(
+    path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """O-58: it dropped the log by its name, and with it what the process started after the `rm` had claimed."""
+    monkeypatch.setattr(sqlite_writer, "IDLE_S", 60.0)
+    store = SqliteStore(path, clock=CLOCK, timeout_ms=3_000)
+    await store.open()
+    await lead(store, "K-1")
+    file, away = f"{path}{end}", path.with_name("away")
+    shutil.move(file, away)
+    shutil.copy(away, file)
+    before = _content(path), _content(wal_of(path))
+    await store.close()
+    assert (_content(path), _content(wal_of(path))) == before
+
+
 def _content(path: Path) -> bytes:
     return path.read_bytes()
 

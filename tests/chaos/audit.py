@@ -157,11 +157,28 @@ def _is_explained(index: Index, call: Call, key: str, sent_ms: int) -> bool:
             other.began_ms >= call.began_ms
             or not other.status
             or (other.status not in (409, 504) and other.ended_ms >= call.ended_ms)
+            or _led_after(index, other, call)
         )
         for other in (
             *index.calls.get((call.path, key), ()),
             *index.nameless.get((call.path, call.order), ()),
         )
+    )
+
+
+def _led_after(index: Index, other: Call, call: Call) -> bool:
+    """Whether a call in doubt that began first had its only attempt after this one was told of the one before.
+
+    It lay in the socket of a process that stood still, or followed a claim that was taken back. The ledger counts
+    attempts in the order of their claims, and the bank heard nothing of it until this call was answered.
+    """
+    sent = [one.at_ms for one in index.logs.bank.arrivals if one.call == other.n]
+    return (
+        other.status == 504
+        and other.operation == call.operation
+        and other.attempts > call.attempts
+        and len(sent) == 1
+        and sent[0] >= call.ended_ms
     )
 
 

@@ -70,6 +70,18 @@ OTHER = Arrival(2, 1_600, PATH, KEY, "other", "409", executed=False)
 REFUND = Entry("refund", ORDER, "pay_1", "K-R", 50, at_ms=1_800, refund="R-1")
 BURST = {"group": 1, "began_ms": 1_000}
 
+
+def beside_a_doubt(*, attempts: int, at_ms: int) -> Logs:
+    """A call told not executed at 1450, its first attempt; one that began before it and ended in doubt, its
+    attempts, and when the bank heard of it."""
+    doubt = refused(2, began_ms=900, ended_ms=2_500, status=504, knowledge="unknown", attempts=attempts)
+    return replace(
+        with_bank(replace(CHARGE, at_ms=at_ms + 10), arrivals=[replace(ARRIVAL, at_ms=at_ms, call=2)]),
+        calls=[refused(1, ended_ms=1_450, **NOT_DONE), doubt],
+        store=[STORED],
+    )
+
+
 AWAY = Trouble(1_000, 2_000)
 UNRECORDED = call(n=7, operation=None, attempts=0, sidecar="s1")
 FORWARDED = Logs(
@@ -178,6 +190,14 @@ DOCTORED = {
     "another amount": (with_bank(replace(CHARGE, amount=101)), "nothing unasked"),
     "an order of nobody": (with_bank(CHARGE, replace(CHARGE, order="X", key="K")), "nothing unasked"),
     "told not executed": (with_calls(refused(**NOT_DONE)), "never 'not done' about an effect"),
+    "told not executed by the attempt that came after one in doubt": (
+        beside_a_doubt(attempts=1, at_ms=1_500),
+        "never 'not done' about an effect",
+    ),
+    "told not executed while what was in doubt was at the bank": (
+        beside_a_doubt(attempts=2, at_ms=1_400),
+        "never 'not done' about an effect",
+    ),
     "told 429, though marked unknown": (
         with_calls(refused(status=429, knowledge="unknown", code="rate_limited")),
         "never 'not done' about an effect",
@@ -301,6 +321,9 @@ FAIR = {
             call(2, key=None, began_ms=2_500, ended_ms=4_000, told_key="payment.create:ORD-1:2"),
         ),
         troubles=[Trouble(2_400, 3_900, "frozen")],
+    ),
+    "told not executed before one that had waited had its first attempt": beside_a_doubt(
+        attempts=2, at_ms=1_500
     ),
     "forwarded, and forgotten with its process": FORWARDED,
     "forwarded when trouble was nearly over, and lost in the next trouble": replace(

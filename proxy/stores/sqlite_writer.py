@@ -29,6 +29,7 @@ Result = TypeVar("Result")
 IDLE_S = 2.0  # how often a file at rest is looked at
 CHECKPOINT_ROWS = 2_000  # rows put between two checkpoints: some 8 MiB of log
 STARVED_BYTES = 64 * 1024 * 1024  # O-57
+READERS_MS = 50  # how long a log that has grown waits for those who read it, with the write lock held
 
 
 class Worker:
@@ -103,7 +104,7 @@ class Writer:
         self._files = OpenedFiles(path)
         self._rows_since_checkpoint = 0
         self.is_starved = False
-        self.worker = Worker("safepost-ledger", idle=lambda: self.tidy(idle=True))
+        self.worker = Worker("safepost-ledger", idle=self.tidy)
 
     def attach(self, connection: sqlite3.Connection) -> None:
         """In the worker's thread: write through this connection from now on.
@@ -195,19 +196,26 @@ class Writer:
         begun.extend(job for job in group if job.begin())
         return [Outcome(job, error=_copy(error)) for job in begun]
 
-    def touch(self, *, patience_ms: int) -> None:
+    def touch(self, *, patience_ms: int, readers_ms: int = 0) -> None:
         """In the worker's thread: a commit that changes nothing of the ledger's.
 
+        Args: readers_ms: how long before it the write lock is held.
         Raises: sqlite3.Error; StoreUnavailable.
         """
         value = self._clock.wall_ms().to_bytes(8, "big")
-        self.alone(
-            lambda writing: writing.execute(SQL["put_meta"], {"name": "ping", "value": value}),
-            patience_ms=patience_ms,
-        )
 
-    def tidy(self, *, idle: bool = False) -> None:
+        def step(writing: sqlite3.Connection) -> None:
+            _wait(readers_ms)
+            writing.execute(SQL["put_meta"], {"name": "ping", "value": value})
+
+        self.alone(step, patience_ms=patience_ms)
+
+    def tidy(self) -> None:
         """Move the log into the file; the next commit then starts it over, unless somebody reads it (O-57).
+
+        Readers that overlap would keep it from both for ever. Once it has grown, those who are there are waited
+        for, twice: until nobody needs it as it was, and until nobody reads it, since who comes then reads the
+        file.
 
         The write lock is held meanwhile. In SQLite before 3.51.3 a commit that starts the log over just as a
         checkpoint begins can make it count frames as moved that were not, and what they hold is lost: claims that
@@ -221,13 +229,16 @@ class Writer:
                 return  # another process writes; the next group, or the next idle moment, tries again
             self._rows_since_checkpoint = 0  # even if it fails: on a full disk each group would try again
             try:
+                if not self.is_starved and self._overgrown_bytes():
+                    _wait(READERS_MS)
                 _, frames, moved = mover.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             finally:
                 connection.execute("ROLLBACK")
             page_bytes: int = connection.execute("PRAGMA page_size").fetchone()[0]
             held = max(frames - moved, 0) * page_bytes
-            if idle and not held and wal_of(self._path).stat().st_size > JOURNAL_BYTES_KEPT:
-                self.touch(patience_ms=0)  # it starts the log over, and cuts it to `journal_size_limit`
+            if not held and self._overgrown_bytes():
+                self.touch(patience_ms=0, readers_ms=READERS_MS)  # also cuts it to `journal_size_limit`
+                held = self._overgrown_bytes()
         except (sqlite3.Error, OSError, StoreUnavailable):
             return  # the next commit meets the same trouble and reports it
         if held > STARVED_BYTES and not self.is_starved:
@@ -243,6 +254,10 @@ class Writer:
             self._tell(
                 NoticeKind.WAL_EMPTIED, f"{wal_of(self._path)}: the log is moved into the ledger again"
             )
+
+    def _overgrown_bytes(self) -> int:
+        """What the log has that should be cut off. Raises: OSError."""
+        return max(wal_of(self._path).stat().st_size - JOURNAL_BYTES_KEPT, 0)
 
     def _tell(self, kind: NoticeKind, text: str) -> None:
         self._loop.call_soon_threadsafe(self._notify, Notice(kind, text))
@@ -271,6 +286,12 @@ def _only_reading(path: Path) -> Iterator[None]:
         with contextlib.suppress(sqlite3.Error):  # the other's log may not fit; the lock is held by then
             connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
         yield
+
+
+def _wait(duration_ms: int) -> None:
+    """With the write lock held: new readers only come to what is committed now."""
+    if duration_ms:
+        threading.Event().wait(duration_ms / 1000)
 
 
 def _lock(connection: sqlite3.Connection, is_too_late: Callable[[], bool]) -> bool:

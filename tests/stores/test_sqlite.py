@@ -10,8 +10,9 @@ import shutil
 import sqlite3
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, contextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -206,11 +207,50 @@ async def test_reader_that_stays_starves_the_log_and_is_told(
         reader.execute("COMMIT")
     assert grown > JOURNAL_BYTES_KEPT
     assert store.warnings() != ()
-    await writer.worker.call(lambda: writer.tidy(idle=True))
+    await writer.worker.call(writer.tidy)
     await asyncio.sleep(0)
     assert wal_of(path).stat().st_size <= JOURNAL_BYTES_KEPT
     assert [notice.kind for notice in notices] == [NoticeKind.WAL_STARVED, NoticeKind.WAL_EMPTIED]
     assert store.warnings() == ()
+
+
+async def test_log_that_has_grown_is_started_over_beside_readers_that_overlap(
+    path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O-57: with four readers of 20 ms each it grew by 130 MiB a second, and nobody was told."""
+    monkeypatch.setattr(sqlite_writer, "IDLE_S", 60.0)
+    monkeypatch.setattr(sqlite_writer, "READERS_MS", 1_000)
+    writer = store._writer
+    assert writer is not None
+    rows = [_with_body(operation(f"K-{n}"), b"x" * 200_000) for n in range(200)]
+    await store.transact(PutRows(tuple(rows[1:])))
+    async with reading(path, until=lambda: not _can_write(path)):
+        await store.transact(PutRows((rows[0],)))
+        untouched_ns = _written_ns(path)
+        async with reading(path, until=lambda: _written_ns(path) != untouched_ns):
+            assert _size(wal_of(path)) > JOURNAL_BYTES_KEPT
+            await writer.worker.call(writer.tidy)
+            assert _size(wal_of(path)) <= JOURNAL_BYTES_KEPT
+
+
+@asynccontextmanager
+async def reading(path: Path, *, until: Callable[[], bool]) -> AsyncIterator[None]:
+    """Somebody reads what is committed now, until that."""
+    begun = threading.Event()
+
+    def read() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT COUNT(*) FROM operations").fetchone()
+            begun.set()
+            ends = time.monotonic() + 10
+            while not until() and time.monotonic() < ends:
+                threading.Event().wait(0.005)
+
+    task = asyncio.create_task(asyncio.to_thread(read))
+    await asyncio.to_thread(begun.wait, 10)
+    yield
+    await task
 
 
 async def test_log_is_moved_only_while_no_other_process_can_start_it_over(

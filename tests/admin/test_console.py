@@ -14,7 +14,7 @@ from aiohttp import ClientSession
 
 from proxy.admin.console import page as console_page
 from proxy.core.http import MaybeSentReason, NotSentReason
-from tests.admin.conftest import Stage, staged
+from tests.admin.conftest import Stage, staged, until
 
 playwright = pytest.importorskip("playwright.async_api")
 from playwright.async_api import (  # noqa: E402 -- may be missing
@@ -167,6 +167,11 @@ async def test_shows_what_is_in_doubt_and_settles_it_by_a_lookup(opened: Open, s
 async def test_next_step_and_the_last_lookup_s_result_come_first(opened: Open, stage: Stage) -> None:
     stage.sandbox.add_fault({"fault": "lookup_status", "status": 503, "times": "always"})
     await stage.unknown("ORDER-1~reset_after")
+
+    async def was_looked_up() -> bool:
+        return all(row["next_lookup"] > row["updated"] for row in await stage.listed())
+
+    await until(was_looked_up)  # a page from before it would say "lookup due" until it asks again
     page = await opened(stage)
     await expect(page.locator("[data-id]").first).to_contain_text("next lookup in ")
     await page.get_by_role("link", name="order:ORDER-1").click()

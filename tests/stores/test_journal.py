@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
-import resource
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from proxy.stores.journal import Journal, PutBack
 from proxy.stores.memory import MemoryLedger
 from tests.chaos.disk import small_disk
 from tests.contract.values import HandClock, operation
+from tests.stores.quota import no_file_beyond
 
 
 class Journals:
@@ -87,17 +86,6 @@ async def test_torn_last_write_loses_that_write_alone(journals: Journals, cut: i
 
 def shorten(path: Path, cut: int) -> None:
     path.write_bytes(path.read_bytes()[:-cut])
-
-
-@contextlib.contextmanager
-def no_file_beyond(limit_bytes: int) -> Iterator[None]:
-    """A quota: a write that crosses it is cut there, the next one is refused."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 async def written(journal: Journal) -> None:

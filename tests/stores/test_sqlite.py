@@ -28,6 +28,7 @@ from proxy.stores.sqlite import SqliteStore
 from proxy.stores.sqlite_file import ENDS, JOURNAL_BYTES_KEPT, SQL, wal_of
 from tests.contract.values import Bump, PutRows, lead, operation, reserve, settled
 from tests.core.payhub import SCOPE
+from tests.stores.quota import no_file_beyond
 
 CLOCK = SystemClock()
 
@@ -285,23 +286,12 @@ async def test_log_that_finds_no_room_in_the_file_is_not_tried_again_with_each_g
     monkeypatch.setattr(sqlite_writer, "CHECKPOINT_ROWS", 2)
     tries: list[str] = []
     writer._mover.set_trace_callback(tries.append)
-    with files_end_at(_size(path)):
+    with no_file_beyond(_size(path)):
         for row in rows[10:]:
             await store.transact(PutRows((row,)))
             await writer.worker.call(lambda: None)
     assert len(tries) == 2
     assert len((await store.find(Query())).operations) == len(rows)
-
-
-@contextmanager
-def files_end_at(size: int) -> Iterator[None]:
-    """As a full disk that has room in what is there."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def _size(path: Path) -> int:

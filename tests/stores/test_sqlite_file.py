@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from proxy.stores.sqlite_file import (
     path_warnings,
 )
 from tests.contract.values import lead
+from tests.stores.quota import no_file_beyond
 
 CLOCK = SystemClock()
 
@@ -184,21 +183,10 @@ async def test_open_while_another_process_has_the_file_for_itself_waits(path: Pa
         open_ledger(path, LeftWhenAwaited(other), patience_ms=5_000).connection.close()
 
 
-@contextmanager
-def no_room() -> Iterator[None]:
-    """No file of this process grows past a page: the kernel itself fails the write, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 async def test_open_on_a_full_disk_says_so_and_what_to_do(path: Path) -> None:
     """After a clean end there is no log; its index is then the first file to find no room."""
     await fill(path, count=1)
-    with no_room():
+    with no_file_beyond(4096):
         message = await refusal(path)
     assert f"{path}: opening the ledger: the disk is full" in message
     assert "No call was sent without a record. Free space on it. Then start Safepost again" in message

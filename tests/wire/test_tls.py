@@ -227,14 +227,20 @@ async def test_session_is_used_again_for_the_next_connection(
 ) -> None:
     context = server_context(authority.issue("u.test"))
     context.maximum_version = version
+    assert await resumptions(bench, authority, context, calls=3) == [False, True, True]
+
+
+async def resumptions(
+    bench: Bench, authority: Authority, server: ssl.SSLContext, *, calls: int
+) -> list[bool]:
+    """For each call to a platform that ends every connection, whether its session was resumed."""
     platform = await bench.platform(
-        Script(Send(answer(200, b"ok", (b"Connection", b"close"))), Close()), tls=context
+        Script(Send(answer(200, b"ok", (b"Connection", b"close"))), Close()), tls=server
     )
     dialled = Dialled(bench, platform, TlsFiles(ca_file=authority.file))
-    for _ in range(3):
+    for _ in range(calls):
         assert isinstance(await dialled.send(), Answered)
-    reused = [stream.writer.get_extra_info("ssl_object").session_reused for stream in platform.streams]
-    assert reused == [False, True, True]
+    return [stream.writer.get_extra_info("ssl_object").session_reused for stream in platform.streams]
 
 
 class Watched(ssl.SSLObject):
@@ -255,15 +261,9 @@ async def test_session_is_not_asked_for_at_each_connection(
     """Python before 3.12.8 and 3.13.1 gives no byte of it back, and a platform may end each connection (H10)."""
     context = server_context(authority.issue("u.test"))
     context.num_tickets = tickets
-    platform = await bench.platform(
-        Script(Send(answer(200, b"ok", (b"Connection", b"close"))), Close()), tls=context
-    )
-    dialled = Dialled(bench, platform, TlsFiles(ca_file=authority.file))
     monkeypatch.setattr(Watched, "looks", 0)
     monkeypatch.setattr(ResumingContext, "sslobject_class", Watched)
-    for _ in range(5):
-        assert isinstance(await dialled.send(), Answered)
-    reused = [stream.writer.get_extra_info("ssl_object").session_reused for stream in platform.streams]
+    reused = await resumptions(bench, authority, context, calls=5)
     assert reused == [False] + [tickets > 0] * 4
     assert Watched.looks == 1
 
